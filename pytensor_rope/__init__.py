@@ -1,0 +1,3 @@
+"""Layers of a modern decoder for PyTensor."""
+
+__version__ = "0.1.0"
