@@ -1,0 +1,58 @@
+"""
+What each linker gets instead of an op's generic graph.
+
+PyTensor imports a backend's dispatch package when it first compiles for that backend, and has no hook for
+others to add theirs. So the import is watched, and our registrations follow it at once: no backend is
+loaded before it is used.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+_REGISTRATIONS = {
+    "pytensor.link.jax.dispatch": "pytensor_rope.lowering.jax",
+    "pytensor.link.mlx.dispatch": "pytensor_rope.lowering.mlx",
+}
+
+
+class _ThenRegister(Loader):
+    """Load a dispatch package as its own loader does, then import our registrations for it."""
+
+    def __init__(self, loader: Loader, registration: str) -> None:
+        self._loader = loader
+        self._registration = registration
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        importlib.import_module(self._registration)
+
+
+class _DispatchFinder(MetaPathFinder):
+    """Find the dispatch packages that registrations wait for, and nothing else."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        registration = _REGISTRATIONS.get(fullname)
+        if registration is None:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        spec.loader = _ThenRegister(spec.loader, registration)
+        return spec
+
+
+def register() -> None:
+    """Register with every dispatch package that is loaded, and wait for the others."""
+    for dispatch, registration in _REGISTRATIONS.items():
+        if dispatch in sys.modules:
+            importlib.import_module(registration)
+    sys.meta_path.insert(0, _DispatchFinder())
