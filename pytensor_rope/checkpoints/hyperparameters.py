@@ -1,0 +1,103 @@
+"""Hyper-parameters read from a checkpoint's metadata in full: what isn't read is refused."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pytensor_rope.checkpoints.base import CheckpointError, Metadata
+
+_REQUIRED: Any = object()
+
+
+class Hyperparameters:
+    """
+    The metadata keys under one prefix, each of which has to be asked for.
+
+    Parameters
+    ----------
+    metadata : dict
+        All metadata of the checkpoint.
+    prefix : str
+        What the keys to read begin with, for example ``"llama."``.
+
+    Raises
+    ------
+    CheckpointError
+        From each method, naming the key: when it is missing without a default, or its value has
+        the wrong type or isn't implemented.
+    """
+
+    def __init__(self, metadata: Metadata, prefix: str) -> None:
+        self._prefix = prefix
+        self._unread = {
+            key.removeprefix(prefix): value
+            for key, value in metadata.items()
+            if key.startswith(prefix)
+        }
+
+    def integer(self, key: str, default: int = _REQUIRED) -> int:
+        """Return a positive integer."""
+        value = self._take(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self._refuse(key, value, "a positive integer is needed")
+        return value
+
+    def real(self, key: str, default: float = _REQUIRED) -> float:
+        """
+        Return a finite float.
+
+        A float32 comes back as the shortest decimal that rounds to it, the number that the
+        file's writer was given: 1e-5 and not 9.999999747378752e-06.
+        """
+        value = self._take(key, default)
+        if isinstance(value, np.float32):
+            value = float(str(value))
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
+            raise self._refuse(key, value, "a finite number is needed")
+        return float(value)
+
+    def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
+        """Return one of the strings that are implemented."""
+        value = self._take(key, default)
+        if not isinstance(value, str) or value not in choices:
+            raise self._refuse(key, value, f"implemented are {', '.join(map(repr, choices))}")
+        return value
+
+    def expect(self, key: str, *neutral: Any) -> None:
+        """Refuse the key unless it is absent or has a value that changes nothing."""
+        value = self._take(key, neutral[0])
+        if isinstance(value, np.ndarray | list) or value not in neutral:
+            raise self._refuse(key, value, "this isn't implemented")
+
+    def ignore(self, *keys: str) -> None:
+        """Name keys that don't change what the model computes."""
+        for key in keys:
+            self._unread.pop(key, None)
+
+    def finish(self) -> None:
+        """Refuse every key that nobody asked for."""
+        if self._unread:
+            names = ", ".join(sorted(self._prefix + key for key in self._unread))
+            raise CheckpointError(
+                f"the metadata has {names}, which isn't implemented and may change what the model "
+                f"computes."
+            )
+
+    def _take(self, key: str, default: Any) -> Any:
+        value = self._unread.pop(key, default)
+        if value is _REQUIRED:
+            raise CheckpointError(f"the metadata lacks {self._prefix}{key}.")
+        return value
+
+    def _refuse(self, key: str, value: Any, why: str) -> CheckpointError:
+        return CheckpointError(f"{self._prefix}{key} is {_shorten(value)}: {why}.")
+
+
+def _shorten(value: Any) -> str:
+    text = f"an array of {len(value)}" if isinstance(value, np.ndarray | list) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
