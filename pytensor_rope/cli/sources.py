@@ -1,0 +1,60 @@
+"""Where a command's text and model come from."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytensor_rope.cli.display import phase
+
+if TYPE_CHECKING:
+    from pytensor_rope import Model, Stream
+
+STANDARD_INPUT = "-"
+
+COMPILE_HINTS = {"numba": " (first time takes about a minute, later starts seconds)"}
+
+
+def open_model(source: str) -> Model:
+    """Load a model, showing that it is being loaded."""
+    with phase(f"loading {source}"):
+        from pytensor_rope import load_model
+
+        return load_model(source)
+
+
+def compile_model(model: Model, backend: str, *, sinks: int, window: int, positions: str) -> Stream:
+    """Compile a model over a sink cache, showing that it is being compiled."""
+    with phase(f"compiling for {backend}{COMPILE_HINTS.get(backend, '')}"):
+        return model.compile(backend, sinks=sinks, window=window, positions=positions)
+
+
+def read_text(source: str) -> str:
+    """
+    Return the text of a file, or of standard input for ``-``.
+
+    Parameters
+    ----------
+    source : str
+        Path of a UTF-8 file, or ``-``.
+
+    Returns
+    -------
+    text : str
+        The text, with its line ends as they are.
+
+    Raises
+    ------
+    ValueError
+        If it is not UTF-8.
+    OSError
+        If it can't be read.
+    """
+    from_standard_input = source == STANDARD_INPUT
+    data = sys.stdin.buffer.read() if from_standard_input else Path(source).read_bytes()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        name = "standard input" if from_standard_input else source
+        raise ValueError(f"{name} is not UTF-8 text: byte {error.start} can't be read.") from None
