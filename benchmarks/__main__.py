@@ -50,9 +50,7 @@ def time_rotary(backend: str) -> tuple[float, float]:
     position_ids = pt.lvector("position_ids")
     values = np.random.default_rng(0).standard_normal((1, 32, 512, 128)).astype("float32")
     return time_function(
-        lambda: rope.function(
-            [x, position_ids], rope.rotary_embedding(x, position_ids), backend=backend
-        ),
+        lambda: rope.function([x, position_ids], rope.rotary_embedding(x, position_ids), backend=backend),
         values,
         np.arange(512),
     )

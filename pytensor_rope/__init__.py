@@ -1,22 +1,73 @@
 """Layers of a modern decoder for PyTensor: rotary positions, RMSNorm, and an attention-sink cache."""
 
-from pytensor_rope.base import Layer, VariadicLayer
-from pytensor_rope.frequencies import inverse_frequencies
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from pytensor_rope.lowering import register
-from pytensor_rope.norm import RMSNorm, rms_norm
-from pytensor_rope.rotary import RotaryEmbedding, rotary_embedding
+
+if TYPE_CHECKING:
+    from pytensor_rope.backends import function
+    from pytensor_rope.base import Layer, VariadicLayer
+    from pytensor_rope.cache import SinkCache, SinkCacheState
+    from pytensor_rope.config import DecoderConfig
+    from pytensor_rope.decoder import Decoder
+    from pytensor_rope.frequencies import inverse_frequencies
+    from pytensor_rope.model import Model, load_model
+    from pytensor_rope.norm import RMSNorm, rms_norm
+    from pytensor_rope.rotary import RotaryEmbedding, rotary_embedding
+    from pytensor_rope.stream import Stream
 
 __version__ = "0.1.0"
+
+# Where each public name is defined. PyTensor takes a second to import, so it is imported with the first
+# name that needs it: the command line answers --help at once.
+_HOMES = {
+    "Decoder": "decoder",
+    "DecoderConfig": "config",
+    "Layer": "base",
+    "Model": "model",
+    "RMSNorm": "norm",
+    "RotaryEmbedding": "rotary",
+    "SinkCache": "cache",
+    "SinkCacheState": "cache",
+    "Stream": "stream",
+    "VariadicLayer": "base",
+    "function": "backends",
+    "inverse_frequencies": "frequencies",
+    "load_model": "model",
+    "rms_norm": "norm",
+    "rotary_embedding": "rotary",
+}
+
+__all__ = [
+    "Decoder",
+    "DecoderConfig",
+    "Layer",
+    "Model",
+    "RMSNorm",
+    "RotaryEmbedding",
+    "SinkCache",
+    "SinkCacheState",
+    "Stream",
+    "VariadicLayer",
+    "function",
+    "inverse_frequencies",
+    "load_model",
+    "rms_norm",
+    "rotary_embedding",
+]
 
 register()
 del register
 
-__all__ = [
-    "Layer",
-    "RMSNorm",
-    "RotaryEmbedding",
-    "VariadicLayer",
-    "inverse_frequencies",
-    "rms_norm",
-    "rotary_embedding",
-]
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

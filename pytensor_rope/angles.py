@@ -1,7 +1,7 @@
 """Positions to cosines and sines, exact at every position."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, cast, override
 
 import numpy as np
 import pytensor.tensor as pt
@@ -34,6 +34,7 @@ class Angles(BroadcastingLayerOp):
     scaling_factor: float
     dtype: str
 
+    @override
     def build_inner_graph(self, *inputs: Tensor) -> list[Any]:
         position_ids = inputs[0]
         if self.rotary_dim is None:
@@ -50,7 +51,7 @@ class Angles(BroadcastingLayerOp):
 
     def _exact_float32(self, position_ids: Tensor, d: int) -> list[Tensor]:
         """Take the phase in uint32 words, which wrap alike on every linker, float64 or not."""
-        f = self._turns(d, bits=64)
+        f = self.turns_of(d, bits=64)
         f_hi = np.array([word >> 32 for word in f], dtype="uint32")
         f_lo = np.array([word & 0xFFFFFFFF for word in f], dtype="uint32")
         negative, magnitude = _sign_magnitude(position_ids)
@@ -73,7 +74,7 @@ class Angles(BroadcastingLayerOp):
 
     def _exact_float64(self, position_ids: Tensor, d: int) -> list[Tensor]:
         """Take the phase in one uint64 word, with 24 bits more of the frequency below it."""
-        f = self._turns(d, bits=88)
+        f = self.turns_of(d, bits=88)
         f_hi = np.array([word >> 24 for word in f], dtype="uint64")
         f_lo = np.array([word & 0xFFFFFF for word in f], dtype="uint64")
         negative, magnitude = _sign_magnitude(position_ids)
@@ -111,17 +112,21 @@ class Angles(BroadcastingLayerOp):
             "scaling_factor": self.scaling_factor,
         }
 
-    def _turns(self, d: int, bits: int) -> list[int]:
+    def turns_of(self, d: int, bits: int) -> list[int]:
+        """Return the frequencies in turns a position, as fractions of ``2**bits``."""
         return turns(d, self.base, self.scaling, self.scaling_factor, bits=bits)
 
+    @override
     def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
         d = shapes[1][-1] if self.rotary_dim is None else self.rotary_dim
         return [(*shapes[0], d // 2)] * 2
 
+    @override
     def connection_pattern(self, node: Apply[Any]) -> list[list[bool]]:
         continuous = node.inputs[0].type.dtype.startswith("float")
         return [[continuous, continuous], *([False, False] for _ in node.inputs[1:])]
 
+    @override
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         if inputs[0].dtype.startswith("float"):
             return super().pullback(inputs, outputs, cotangents)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, override
 
 import numpy as np
 import pytensor.tensor as pt
@@ -59,18 +59,44 @@ class LayerOp(TensorSymbolicOp):
     __props__: tuple[str, ...] = ()
 
     def __init__(self, input_types: Any = None, **props: Any) -> None:
-        super().__init__(input_types=input_types, **props)  # type: ignore[no-untyped-call]
+        super().__init__(input_types=input_types, **props)
 
+    @override
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
-        return super().__call__(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        return super().__call__(*inputs, **kwargs)
 
+    @override
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-        gradients: list[Any] = super().pullback(inputs, outputs, cotangents)  # type: ignore[no-untyped-call]
+        gradients: list[Any] = super().pullback(inputs, outputs, cotangents)
         return gradients
 
     def __str__(self) -> str:
         props = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__props__)
         return f"{type(self).__name__}({props})"
+
+
+class AxisIndices(LayerOp):
+    """The indices along one axis of the input, as int32: a range that every linker can make."""
+
+    __props__ = ("axis",)
+
+    axis: int
+
+    @override
+    def build_inner_graph(self, *inputs: Tensor) -> list[Any]:
+        (x,) = inputs
+        size = x.type.shape[self.axis]
+        if size is None:
+            return [pt.arange(x.shape[self.axis], dtype="int32")]
+        return [pt.constant(np.arange(size, dtype="int32"))]
+
+    @override
+    def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
+        return [(shapes[0][self.axis],)]
+
+    @override
+    def connection_pattern(self, node: Apply[Any]) -> list[list[bool]]:
+        return [[False]]
 
 
 class BroadcastingLayerOp(LayerOp):
@@ -91,6 +117,15 @@ def _vectorize_broadcasting(
         aligned.append(pt.expand_dims(batched, tuple(range(batch_ndim, batch_ndim + missing))))
     outputs: list[Variable[Any, Any]] = op(*aligned, return_list=True)
     return outputs
+
+
+def axis_indices(x: Tensor, axis: int) -> Tensor:
+    """Return the indices along ``axis`` of ``x``, as int32."""
+    size = x.type.shape[axis]
+    if size is not None:
+        return pt.constant(np.arange(size, dtype="int32"))
+    indices: Tensor = AxisIndices(axis=axis)(x)
+    return indices
 
 
 def float_tensor(x: TensorLike, name: str) -> Tensor:

@@ -46,8 +46,14 @@ class DecoderConfig:
     --------
     >>> from pytensor_rope import DecoderConfig
     >>> config = DecoderConfig(
-    ...     vocab_size=256, hidden_size=32, intermediate_size=64, n_layer=2,
-    ...     n_head=4, n_kv_head=2, head_dim=8, context_length=128,
+    ...     vocab_size=256,
+    ...     hidden_size=32,
+    ...     intermediate_size=64,
+    ...     n_layer=2,
+    ...     n_head=4,
+    ...     n_kv_head=2,
+    ...     head_dim=8,
+    ...     context_length=128,
     ... )
     >>> config.n_head // config.n_kv_head
     2

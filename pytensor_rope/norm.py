@@ -1,7 +1,7 @@
 """Root-mean-square normalisation."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, cast, override
 
 import numpy as np
 import pytensor.tensor as pt
@@ -36,6 +36,7 @@ class RMSNormalize(BroadcastingLayerOp):
     epsilon: float
     unit_offset: bool
 
+    @override
     def build_inner_graph(self, *inputs: Tensor) -> list[Any]:
         x, *weight = inputs
         dtype = computation_dtype(x.dtype)
@@ -47,12 +48,13 @@ class RMSNormalize(BroadcastingLayerOp):
             return [(normalized * (pinned(1, dtype) + w.astype(dtype))).astype(x.dtype)]
         return [normalized.astype(x.dtype) * w.astype(x.dtype)]
 
+    @override
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         gradient = RMSNormalizeGradient(epsilon=self.epsilon, unit_offset=self.unit_offset)
         gradients: list[Any] = gradient(cotangents[0], *inputs, return_list=True)
         return gradients
 
-
+    @override
     def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
         return [shapes[0]]
 
@@ -71,6 +73,7 @@ class RMSNormalizeGradient(LayerOp):
     epsilon: float
     unit_offset: bool
 
+    @override
     def build_inner_graph(self, *inputs: Tensor) -> list[Any]:
         g, x, *weight = inputs
         dtype = computation_dtype(x.dtype)
@@ -90,6 +93,7 @@ class RMSNormalizeGradient(LayerOp):
         gw = (g_wide * scaled).sum(axis=tuple(range(x.ndim - 1)), dtype=dtype, acc_dtype=dtype)
         return [gx.astype(x.dtype), gw.astype(w.dtype)]
 
+    @override
     def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
         return list(shapes[1:])
 

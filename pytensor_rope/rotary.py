@@ -1,12 +1,13 @@
 """Rotary position embeddings."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, cast, override
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
 from pytensor.tensor import TensorLike
+from pytensor.tensor.shape import specify_shape
 
 from pytensor_rope.angles import angles
 from pytensor_rope.base import (
@@ -39,6 +40,7 @@ class Rotate(BroadcastingLayerOp):
     pairing: str
     rotary_dim: int | None
 
+    @override
     def build_inner_graph(self, *inputs: Tensor) -> list[Any]:
         x, cos, sin = inputs
         _check_sequence(x.type.shape[-2], cos.type.shape[-2])
@@ -52,6 +54,7 @@ class Rotate(BroadcastingLayerOp):
             parts.append(x[..., d:])
         return [pt.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]]
 
+    @override
     def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
         return [shapes[0]]
 
@@ -81,6 +84,7 @@ class Rotate(BroadcastingLayerOp):
         d = 2 * (halves[0].shape[-1] if n_pair is None else n_pair)
         return [pt.stack(halves, axis=-1).reshape((*leading, d))]
 
+    @override
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         """Turn the cotangent back by the same angle; the angles' own gradient is taken pair by pair."""
         x, cos, sin = inputs
@@ -213,7 +217,7 @@ class RotaryEmbedding(VariadicLayer):
         x = float_tensor(inputs[0], "x")
         position_ids = _check_position_ids(inputs[1], x)
         cos, sin = self.angles(position_ids, like=x)
-        out = pt.specify_shape(self.rotate(x, cos, sin), x.type.shape)
+        out = specify_shape(self.rotate(x, cos, sin), x.type.shape)
         out.name = f"{self.name}_output"
         return cast(Tensor, out)
 

@@ -166,9 +166,7 @@ def _checked(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
         raise ValueError(f"logits must have the shape (vocab,); got {scores.shape}.")
     best = scores.max()  # NaN if any is NaN
     if not np.isfinite(best):
-        raise ValueError(
-            f"logits must be finite, or -inf to exclude a token; their maximum is {best}."
-        )
+        raise ValueError(f"logits must be finite, or -inf to exclude a token; their maximum is {best}.")
     return scores
 
 

@@ -322,8 +322,7 @@ def _splitting(pre: str) -> tuple[Any, Any]:
         case "qwen2":
             return normalizers.NFC(), split(_WORDS.format(digits=""))
     raise ValueError(
-        f"the pre-tokenizer {pre!r} isn't implemented; implemented: 'smollm', 'gpt-2', "
-        f"'llama-bpe', 'qwen2'."
+        f"the pre-tokenizer {pre!r} isn't implemented; implemented: 'smollm', 'gpt-2', 'llama-bpe', 'qwen2'."
     )
 
 

@@ -54,10 +54,7 @@ def tensors():
             f"blk.{i}.ffn_up": (INTERMEDIATE, HIDDEN),
             f"blk.{i}.ffn_down": (HIDDEN, INTERMEDIATE),
         }
-    return {
-        f"{name}.weight": rng.normal(size=shape).astype(np.float32)
-        for name, shape in shapes.items()
-    }
+    return {f"{name}.weight": rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def write(path, metadata=(), arrays=None, storage="F32", architecture="llama"):
@@ -435,9 +432,7 @@ def test_a_damaged_header_is_refused_or_loads(tmp_path, seed):
         (".", "directory: only GGUF files"),
     ],
 )
-def test_paths_and_names_that_lead_nowhere_are_refused(
-    tmp_path, monkeypatch, path_or_name, message
-):
+def test_paths_and_names_that_lead_nowhere_are_refused(tmp_path, monkeypatch, path_or_name, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match=message):
         load_checkpoint(path_or_name)

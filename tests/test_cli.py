@@ -580,15 +580,11 @@ def test_score_prints_perplexity(model, tmp_path, capsys):
     captured = capsys.readouterr()
     # The mean of the fake's values is 2.
     assert captured.out == (
-        f"perplexity  {math.exp(2):.4f}\n"
-        "mean nll    2.000000 nats a token\n"
-        "tokens      5 predicted of 6\n"
+        f"perplexity  {math.exp(2):.4f}\nmean nll    2.000000 nats a token\ntokens      5 predicted of 6\n"
     )
     assert captured.err.splitlines()[-1] == "scoring 6 tokens"
     assert model.called("score") == [([1, *"é\r\n!".encode()],)]
-    assert model.called("compile") == [
-        ("numba", {"sinks": 4, "window": 1020, "positions": "cache"})
-    ]
+    assert model.called("compile") == [("numba", {"sinks": 4, "window": 1020, "positions": "cache"})]
 
 
 def test_score_passes_the_cache_on(model, tmp_path):
@@ -749,18 +745,14 @@ def test_prompt_is_required_on_a_terminal(tmp_path):
     terminal.read()
     assert process.returncode == 2
     assert out == b""
-    assert err == (
-        b"pytensor-rope: error: no prompt: give PROMPT, or pipe it into standard input.\n"
-    )
+    assert err == (b"pytensor-rope: error: no prompt: give PROMPT, or pipe it into standard input.\n")
 
 
 def test_standard_input_that_is_not_utf8(tmp_path):
     with Process(tmp_path, "generate", "-", stdin=subprocess.PIPE) as process:
         _, err = process.communicate(b"ab\xff", timeout=TIMEOUT)
     assert process.returncode == 2
-    assert err == (
-        b"pytensor-rope: error: standard input is not UTF-8 text: byte 2 can't be read.\n"
-    )
+    assert err == (b"pytensor-rope: error: standard input is not UTF-8 text: byte 2 can't be read.\n")
 
 
 def test_chat_without_a_template(model, capsys):

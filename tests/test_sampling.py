@@ -38,9 +38,7 @@ def test_draws_follow_the_exact_distribution(arguments, expected):
     assert set(np.flatnonzero(drawn)) <= set(np.flatnonzero(expected))
 
 
-@pytest.mark.parametrize(
-    ("top_k", "kept"), [(1, {1}), (2, {1, 3}), (4, {1, 2, 3, 4}), (9, {*range(5)})]
-)
+@pytest.mark.parametrize(("top_k", "kept"), [(1, {1}), (2, {1, 3}), (4, {1, 2, 3, 4}), (9, {*range(5)})])
 def test_top_k_keeps_exactly_the_most_probable(top_k, kept):
     probabilities = Sampler(temperature=1.0, top_k=top_k).probabilities(LOGITS)
     assert set(np.flatnonzero(probabilities)) == kept

@@ -56,8 +56,7 @@ def load_gguf(path: Path, name: str) -> Checkpoint:
         tokenizer = read_tokenizer(header.metadata)
         if tokenizer.vocab_size != config.vocab_size:
             raise CheckpointError(
-                f"the tokenizer has {tokenizer.vocab_size} tokens and the model "
-                f"{config.vocab_size}."
+                f"the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}."
             )
         arrays = _read_weights(path, weights, header, dequantize)
     except ValueError as error:
@@ -78,11 +77,10 @@ def _quantization() -> tuple[_Dequantize, dict[int, tuple[int, int]]]:
     def dequantize(data: npt.NDArray[np.uint8], kind: int) -> npt.NDArray[np.float32]:
         storage = gguf.GGMLQuantizationType(kind)
         try:
-            return gguf.quants.dequantize(data, storage)
+            weights: npt.NDArray[np.float32] = gguf.quants.dequantize(data, storage)
+            return weights
         except NotImplementedError as error:
-            raise CheckpointError(
-                f"the storage format {storage.name} isn't implemented."
-            ) from error
+            raise CheckpointError(f"the storage format {storage.name} isn't implemented.") from error
 
     return dequantize, {int(kind): sizes for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
 
@@ -92,8 +90,7 @@ def _match(header: Header) -> tuple[DecoderConfig, list[Weight]]:
     architecture = header.metadata.get("general.architecture")
     if architecture not in ARCHITECTURES:
         raise CheckpointError(
-            f"the architecture {architecture!r} isn't implemented; implemented: "
-            f"{', '.join(ARCHITECTURES)}."
+            f"the architecture {architecture!r} isn't implemented; implemented: {', '.join(ARCHITECTURES)}."
         )
     module = import_module(f"pytensor_rope.checkpoints.{architecture}")
     shapes = {name: info.shape for name, info in header.tensors.items()}

@@ -32,9 +32,7 @@ def read_tokenizer(metadata: Metadata) -> Tokenizer:
     """
     model = _value(metadata, "ggml.model", str)
     if model != "gpt2":
-        raise CheckpointError(
-            f"the tokenizer model {model!r} isn't implemented; 'gpt2' (byte-level BPE) is."
-        )
+        raise CheckpointError(f"the tokenizer model {model!r} isn't implemented; 'gpt2' (byte-level BPE) is.")
     if _value(metadata, "ggml.add_eos_token", bool, False):
         raise CheckpointError("tokenizer.ggml.add_eos_token isn't implemented.")
     tokens = _value(metadata, "ggml.tokens", list)

@@ -31,9 +31,7 @@ class Hyperparameters:
     def __init__(self, metadata: Metadata, prefix: str) -> None:
         self._prefix = prefix
         self._unread = {
-            key.removeprefix(prefix): value
-            for key, value in metadata.items()
-            if key.startswith(prefix)
+            key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)
         }
 
     def integer(self, key: str, default: int = _REQUIRED) -> int:
@@ -53,11 +51,7 @@ class Hyperparameters:
         value = self._take(key, default)
         if isinstance(value, np.float32):
             value = float(str(value))
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise self._refuse(key, value, "a finite number is needed")
         return float(value)
 
@@ -84,8 +78,7 @@ class Hyperparameters:
         if self._unread:
             names = ", ".join(sorted(self._prefix + key for key in self._unread))
             raise CheckpointError(
-                f"the metadata has {names}, which isn't implemented and may change what the model "
-                f"computes."
+                f"the metadata has {names}, which isn't implemented and may change what the model computes."
             )
 
     def _take(self, key: str, default: Any) -> Any:

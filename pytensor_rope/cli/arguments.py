@@ -122,9 +122,7 @@ def _add_generate_arguments(command: argparse.ArgumentParser) -> None:
         metavar="F",
         help="sample from the likeliest tokens that together have probability F",
     )
-    command.add_argument(
-        "--seed", type=_whole(0), metavar="N", help="makes the sampled text repeatable"
-    )
+    command.add_argument("--seed", type=_whole(0), metavar="N", help="makes the sampled text repeatable")
     mode = command.add_mutually_exclusive_group()
     mode.add_argument(
         "--chat",
@@ -195,9 +193,7 @@ def _add_cache_arguments(
     )
 
 
-def _add_cache_size(
-    command: argparse.ArgumentParser, sinks: int | None, window: int | None
-) -> None:
+def _add_cache_size(command: argparse.ArgumentParser, sinks: int | None, window: int | None) -> None:
     command.add_argument(
         "--sinks",
         type=_whole(0),
@@ -220,9 +216,7 @@ def _whole(least: int) -> Callable[[str], int]:
     def convert(text: str) -> int:
         number = _integer(text)
         if number is None or number < least:
-            raise argparse.ArgumentTypeError(
-                f"expected a whole number of at least {least}; got {text!r}"
-            )
+            raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}; got {text!r}")
         return number
 
     return convert
@@ -234,9 +228,7 @@ def _token_limit(text: str) -> int | None:
         return None
     number = _integer(text)
     if number is None or number < 1:
-        raise argparse.ArgumentTypeError(
-            f"expected a whole number of at least 1, or 'forever'; got {text!r}"
-        )
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, or 'forever'; got {text!r}")
     return number
 
 

@@ -16,6 +16,7 @@ from types import ModuleType
 _REGISTRATIONS = {
     "pytensor.link.jax.dispatch": "pytensor_rope.lowering.jax",
     "pytensor.link.mlx.dispatch": "pytensor_rope.lowering.mlx",
+    "pytensor.link.numba.dispatch": "pytensor_rope.lowering.numba",
 }
 
 

@@ -16,13 +16,11 @@ def specialized(op: LayerOp, mode: str, funcify: Callable[..., Any]) -> Callable
     A graph built from known shapes has constant slices, ranges and frequencies where one built from
     unknown shapes has symbolic ones that JAX and MLX can't take.
     """
-    lowered: dict[tuple[tuple[int, ...], ...], Callable[..., Any]] = {}
 
     def call(*arrays: Any) -> Any:
-        shapes = tuple(tuple(array.shape) for array in arrays)
-        if shapes not in lowered:
-            lowered[shapes] = _lower(op, shapes, mode, funcify)
-        outputs = lowered[shapes](*arrays)
+        # Nothing is kept from one trace to the next: constants made in a trace belong to it.
+        shapes = [tuple(array.shape) for array in arrays]
+        outputs = _lower(op, shapes, mode, funcify)(*arrays)
         return outputs[0] if len(outputs) == 1 else outputs
 
     return call
@@ -34,7 +32,7 @@ def has_unknown_shape(op: LayerOp) -> bool:
 
 
 def _lower(
-    op: LayerOp, shapes: tuple[tuple[int, ...], ...], mode: str, funcify: Callable[..., Any]
+    op: LayerOp, shapes: list[tuple[int, ...]], mode: str, funcify: Callable[..., Any]
 ) -> Callable[..., Any]:
     input_types = [
         TensorType(input_type.dtype, shape) for input_type, shape in zip(op.input_types, shapes, strict=True)

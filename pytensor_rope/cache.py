@@ -1,0 +1,344 @@
+"""The attention-sink key/value cache: layout, positions, attention and update."""
+
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.tensor import TensorLike
+
+from pytensor_rope.attention import sink_attention
+from pytensor_rope.base import FLOAT_DTYPES, Tensor, axis_indices, float_tensor, pinned
+from pytensor_rope.rotary import RotaryEmbedding
+
+POSITIONS = ("cache", "absolute")
+
+
+class SinkCacheState(NamedTuple):
+    """
+    What a :class:`SinkCache` holds: NumPy arrays, or variables of the same types.
+
+    Attributes
+    ----------
+    keys, values
+        Shape ``(batch, n_kv_head, capacity, head_dim)``; the keys are rotated.
+    length
+        Number of tokens seen by each row, ``(batch,)``, int32.
+    """
+
+    keys: Any
+    values: Any
+    length: Any
+
+
+class SinkCache:
+    r"""
+    A key/value cache that keeps the first tokens and the last ones.
+
+    The first ``sinks`` tokens stay for good; of the later ones the last ``window`` are visible, the
+    current token among them. Memory is constant however long the stream. With ``positions="cache"``, a
+    model sees keys at the distances they would have if the visible tokens were all there is, as in
+    StreamingLLM, and yet each key is rotated once, when it is written: the query is rotated twice, to
+    its own position :math:`i` for the window and to :math:`\min(i, S + W - 1)` for the sinks.
+
+    Position :math:`p < S` is kept in slot p, later ones in slot :math:`S + (p - S) \bmod R` of a ring of
+    :math:`R = W + \text{headroom}`. A chunk of any length attends to the cache as it was before the chunk
+    and to itself, and is written afterwards, so any chunking gives what one token at a time gives.
+
+    Parameters
+    ----------
+    sinks : int
+        Number S of first tokens to keep. 0 keeps none.
+    window : int
+        Number W of last tokens to see, the current one included.
+    headroom : int, optional
+        Number of tokens to keep beyond the window, unseen. Default is 0.
+    positions : {"cache", "absolute"}, optional
+        Distances as in StreamingLLM, or between true positions, so that the sinks recede without bound
+        (Mistral's sliding window with the sinks kept). Default is "cache".
+
+    Raises
+    ------
+    ValueError
+        If ``sinks`` or ``headroom`` is negative, ``window`` below 1, or ``positions`` unknown.
+
+    Notes
+    -----
+    A stream counts its tokens in int32, so it ends before 2**31 tokens.
+
+    References
+    ----------
+    .. [1] Xiao et al., "Efficient Streaming Language Models with Attention Sinks", arXiv 2309.17453.
+
+    Examples
+    --------
+    A decoding step inside a graph of one's own, state in and state out:
+
+    >>> import pytensor.tensor as pt
+    >>> from pytensor_rope import RotaryEmbedding, SinkCache, SinkCacheState
+    >>> cache = SinkCache(sinks=4, window=60)
+    >>> initial = cache.initial_state(batch=1, n_kv_head=2, head_dim=16)
+    >>> initial.keys.shape
+    (1, 2, 64, 16)
+    >>> state = SinkCacheState(*(pt.as_tensor(x).type() for x in initial))
+    >>> q = pt.tensor("q", shape=(1, 6, 1, 16), dtype="float32")
+    >>> k = pt.tensor("k", shape=(1, 2, 1, 16), dtype="float32")
+    >>> v = pt.tensor("v", shape=(1, 2, 1, 16), dtype="float32")
+    >>> attended, state = cache.attend(q, k, v, state, rotary=RotaryEmbedding(head_dim=16))
+    >>> attended.type.shape
+    (1, 6, 1, 16)
+    """
+
+    def __init__(self, sinks: int, window: int, headroom: int = 0, positions: str = "cache") -> None:
+        self.sinks = _count("sinks", sinks, least=0)
+        self.window = _count("window", window, least=1)
+        self.headroom = _count("headroom", headroom, least=0)
+        if positions not in POSITIONS:
+            raise ValueError(f"positions must be one of {', '.join(POSITIONS)}; got {positions!r}.")
+        self.positions = positions
+
+    def __repr__(self) -> str:
+        return (
+            f"SinkCache(sinks={self.sinks}, window={self.window}, headroom={self.headroom}, "
+            f"positions={self.positions!r})"
+        )
+
+    @property
+    def ring(self) -> int:
+        """Number of slots that later tokens go around in: ``window + headroom``."""
+        return self.window + self.headroom
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots: ``sinks + window + headroom``."""
+        return self.sinks + self.ring
+
+    def initial_state(
+        self, batch: int, n_kv_head: int, head_dim: int, dtype: str = "float32"
+    ) -> SinkCacheState:
+        """
+        Return the empty state.
+
+        Parameters
+        ----------
+        batch, n_kv_head, head_dim : int
+            Number of rows, of key/value heads, and size of a head.
+        dtype : str, optional
+            dtype of keys and values: float16, float32 or float64. Default is "float32".
+
+        Returns
+        -------
+        SinkCacheState
+            NumPy arrays: keys and values ``(batch, n_kv_head, capacity, head_dim)``, length ``(batch,)``.
+        """
+        shape = (
+            _count("batch", batch, least=1),
+            _count("n_kv_head", n_kv_head, least=1),
+            self.capacity,
+            _count("head_dim", head_dim, least=1),
+        )
+        if dtype not in FLOAT_DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(FLOAT_DTYPES)}; got {dtype!r}.")
+        return SinkCacheState(
+            keys=np.zeros(shape, dtype), values=np.zeros(shape, dtype), length=np.zeros(batch, "int32")
+        )
+
+    def attend(
+        self,
+        q: TensorLike,
+        k: TensorLike,
+        v: TensorLike,
+        state: SinkCacheState,
+        *,
+        rotary: RotaryEmbedding,
+        scale: float | None = None,
+    ) -> tuple[Tensor, SinkCacheState]:
+        """
+        Attend to the cache and to a chunk of new tokens, and put the chunk into the cache.
+
+        Parameters
+        ----------
+        q : tensor
+            Queries, not rotated, ``(batch, n_head, seq, head_dim)``.
+        k, v : tensor
+            Keys, not rotated, and values, ``(batch, n_kv_head, seq, head_dim)``, in q's dtype. Each
+            key/value head serves ``n_head // n_kv_head`` consecutive query heads.
+        state : SinkCacheState
+            The state before the chunk.
+        rotary : RotaryEmbedding
+            The rotation of queries and keys.
+        scale : float, optional
+            Factor on the scores. Default is ``1 / sqrt(head_dim)``.
+
+        Returns
+        -------
+        attended : tensor
+            As ``q``.
+        new_state : SinkCacheState
+            The state after the chunk; the one given stays valid.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If a rank, static shape or dtype doesn't fit the others or the cache.
+        """
+        q, k, v = (float_tensor(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
+        state = SinkCacheState(*(pt.as_tensor(x) for x in state))
+        self._check(q, k, v, state)
+        positions = self.chunk_positions(state.length, k)
+        angles = rotary.angles(positions, like=q)
+        sink_angles = rotary.angles(self.sink_query_positions(positions), like=q)
+        k = rotary.rotate(k, *angles)
+        attended = sink_attention(
+            rotary.rotate(q, *angles),
+            rotary.rotate(q, *sink_angles),
+            k,
+            v,
+            positions,
+            state.keys,
+            state.values,
+            self.slot_positions(state.length),
+            sinks=self.sinks,
+            window=self.window,
+            scale=scale,
+        )
+        return attended, self.update(state, k, v)
+
+    def chunk_positions(self, length: Tensor, like: Tensor, count: Tensor | None = None) -> Tensor:
+        """
+        Return the positions of a chunk's tokens, ``(batch, seq)``, int32.
+
+        Parameters
+        ----------
+        length : tensor
+            Tokens seen before the chunk, ``(batch,)``.
+        like : tensor
+            Keys or values of the chunk, ``(batch, n_kv_head, seq, head_dim)``, for its length.
+        count : tensor, optional
+            Number of the chunk's tokens that are real, ``(batch,)``; the others come last and get
+            position -1. Default is all.
+        """
+        indices = axis_indices(like, 2)[None, :]
+        positions: Tensor = length[:, None] + indices
+        if count is None:
+            return positions
+        return cast(Tensor, pt.where(pt.lt(indices, count[:, None]), positions, pinned(-1, "int32")))
+
+    def sink_query_positions(self, positions: Tensor) -> Tensor:
+        """Return the positions from which queries at ``positions`` see the sinks."""
+        if self.positions == "absolute":
+            return positions
+        last = pinned(self.sinks + self.window - 1, "int32")
+        return cast(Tensor, pt.minimum(positions, last))
+
+    def slot_positions(self, length: Tensor) -> Tensor:
+        """Return the position each slot holds after ``length`` tokens, -1 for none, ``(batch, capacity)``."""
+        slots = np.arange(self.capacity, dtype="int32")[None, :]
+        ring, one = pinned(self.ring, "int32"), pinned(1, "int32")
+        last = length[:, None] - one
+        # Whole laps of the ring behind a slot's first position; before that position there are none.
+        laps = pt.maximum(last - slots, pinned(0, "int32")) // ring
+        laps = laps * (slots >= self.sinks).astype("int32")
+        held = slots + ring * laps
+        return cast(Tensor, pt.where(pt.le(held, last), held, pinned(-1, "int32")))
+
+    def update(
+        self, state: SinkCacheState, k: Tensor, v: Tensor, count: Tensor | None = None
+    ) -> SinkCacheState:
+        """
+        Put a chunk's rotated keys and values into the cache.
+
+        Parameters
+        ----------
+        state : SinkCacheState
+            The state before the chunk.
+        k, v : tensor
+            Rotated keys, and values, ``(batch, n_kv_head, seq, head_dim)``.
+        count : tensor, optional
+            Number of the chunk's tokens that are real, ``(batch,)``; the others come last and are not
+            written. Default is all.
+
+        Returns
+        -------
+        SinkCacheState
+            The state after the chunk.
+        """
+        single = k.type.shape[2] == 1
+        if count is None:
+            seq = pinned(1, "int32") if single else k.shape[2].astype("int32")
+            length = state.length + seq
+        else:
+            length = state.length + count
+        write = self._write_one if single else self._write_chunk
+        return SinkCacheState(
+            keys=write(state.keys, k, state.length, length),
+            values=write(state.values, v, state.length, length),
+            length=length,
+        )
+
+    def _write_one(self, rows: Tensor, new: Tensor, before: Tensor, after: Tensor) -> Tensor:
+        """Write one token a row into its slot, in place where the linker can."""
+        slot = pt.where(
+            pt.lt(before, pinned(self.sinks, "int32")),
+            before,
+            pinned(self.sinks, "int32") + (before - pinned(self.sinks, "int32")) % pinned(self.ring, "int32"),
+        )
+        written = pt.lt(before, after)[:, None, None]
+        if rows.type.shape[0] == 1:
+            at = rows[:, :, slot[0]]
+        else:
+            at = rows[axis_indices(rows, 0)[:, None], axis_indices(rows, 1)[None, :], slot[:, None]]
+        return cast(Tensor, at.set(pt.where(written, new[:, :, 0], at)))
+
+    def _write_chunk(self, rows: Tensor, new: Tensor, before: Tensor, after: Tensor) -> Tensor:
+        """
+        Let each slot take the chunk's last token that belongs in it, if any does.
+
+        Two tokens of one chunk may belong in one slot, and a scatter would leave open which stays.
+        """
+        held = self.slot_positions(after)
+        taken = pt.ge(held, before[:, None])
+        index = pt.where(taken, held - before[:, None], pinned(0, "int32"))
+        if rows.type.shape[0] == 1:
+            gathered = new[:, :, index[0]]
+        else:
+            batch, head = axis_indices(rows, 0), axis_indices(rows, 1)
+            gathered = new[batch[:, None, None], head[None, :, None], index[:, None, :]]
+        return cast(Tensor, pt.where(taken[:, None, :, None], gathered, rows))
+
+    def _check(self, q: Tensor, k: Tensor, v: Tensor, state: SinkCacheState) -> None:
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            if x.ndim != 4:
+                raise ValueError(f"{name} must be (batch, heads, seq, head_dim); got {x.ndim} dimensions.")
+        named = {"q": q, "k": k, "v": v, "state.keys": state.keys, "state.values": state.values}
+        dtypes = {name: x.dtype for name, x in named.items()}
+        if len(set(dtypes.values())) > 1:
+            shown = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+            raise TypeError(f"q, k, v and the state must have one dtype; got {shown}.")
+        if state.length.dtype != "int32" or state.length.ndim != 1:
+            raise TypeError(f"state.length must be (batch,) of int32; got {state.length.type}.")
+        _agree("batch", 0, named | {"state.length": state.length})
+        _agree("n_kv_head", 1, {name: x for name, x in named.items() if name != "q"})
+        _agree("seq", 2, {name: named[name] for name in ("q", "k", "v")})
+        _agree("head_dim", 3, named)
+        n_head, n_kv_head = q.type.shape[1], k.type.shape[1]
+        if None not in (n_head, n_kv_head) and n_head % n_kv_head:
+            raise ValueError(f"k's heads must divide q's; got {n_kv_head} and {n_head}.")
+        for name in ("state.keys", "state.values"):
+            slots = named[name].type.shape[2]
+            if slots not in (None, self.capacity):
+                raise ValueError(f"{name} has {slots} slots, but {self!r} has {self.capacity}.")
+
+
+def _agree(what: str, axis: int, tensors: dict[str, Tensor]) -> None:
+    sizes = {name: x.type.shape[axis] for name, x in tensors.items()}
+    if len({size for size in sizes.values() if size is not None}) > 1:
+        shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise ValueError(f"{what} must be the same for all; got {shown}.")
+
+
+def _count(name: str, value: object, *, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer; got {value!r}.")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}; got {value}.")
+    return int(value)
