@@ -114,7 +114,8 @@ def _render_chat(model: Model, prompt: str, system: str | None) -> str:
     messages = [{"role": "user", "content": prompt}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
-    return model.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    rendered: str = model.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    return rendered
 
 
 def _write_text(

@@ -1,0 +1,274 @@
+"""Graphs to functions: the right mode for each linker, and state that stays where it is used."""
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
+from typing import Any, cast
+
+import numpy as np
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.maker import function as pytensor_function
+from pytensor.compile.mode import Mode, get_mode
+from pytensor.configdefaults import config
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+
+BACKENDS = ("c", "numba", "jax", "mlx")
+
+
+def function(
+    inputs: Sequence[Any],
+    outputs: Any,
+    *,
+    backend: str,
+    updates: Any = None,
+    **kwargs: Any,
+) -> "CompiledFunction":
+    """
+    Compile a graph for one backend.
+
+    As :func:`pytensor.function`, with the mode that serves the backend best. Shared variables are moved
+    to the backend's own arrays at the first call that uses them there, and stay: neither weights nor
+    state are converted at each call. Updates are written in place on C and Numba and into donated memory
+    on JAX, so an array that a shared variable held before an update must not be used after it.
+
+    Parameters
+    ----------
+    inputs : sequence of Variable
+        The inputs.
+    outputs : Variable, sequence or dict of Variable, or None
+        The outputs.
+    backend : {"c", "numba", "jax", "mlx"}
+        The linker to compile for.
+    updates : iterable of pairs or dict, optional
+        New values of shared variables.
+    **kwargs
+        Passed on to :func:`pytensor.function`, all but ``mode``.
+
+    Returns
+    -------
+    CompiledFunction
+        Called with arrays, returns NumPy arrays in the structure of ``outputs``.
+
+    Raises
+    ------
+    ValueError
+        If ``backend`` is unknown.
+    ImportError
+        If the backend isn't installed.
+    NotImplementedError
+        If the graph uses float16 on Numba, which has no such arrays.
+
+    Examples
+    --------
+    >>> import pytensor.tensor as pt
+    >>> from pytensor_rope import function, rms_norm
+    >>> x = pt.matrix("x", dtype="float32")
+    >>> normalize = function([x], rms_norm(x), backend="numba")
+    >>> normalize([[3.0, 3.0]])
+    array([[1., 1.]], dtype=float32)
+    """
+    backend = check_backend(backend)
+    if "mode" in kwargs:
+        raise TypeError("function chooses the mode for its backend; leave mode out.")
+    pairs = list(updates.items() if hasattr(updates, "items") else updates or [])
+    dtypes = _dtypes([*_flatten(outputs), *(new for _, new in pairs)])
+    if backend == "numba" and "float16" in dtypes:
+        raise NotImplementedError(
+            "Numba has no float16 arrays. Cast to float32, or compile for the c, jax or mlx backend."
+        )
+    device = _DEVICES[backend](dtypes)
+    with device.scope():
+        compiled = pytensor_function(list(inputs), outputs, updates=pairs, mode=device.mode(), **kwargs)
+    return CompiledFunction(compiled, device, [shared for shared, _ in pairs])
+
+
+def check_backend(backend: object) -> str:
+    """Return ``backend``, refusing one that is unknown or not installed."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}.")
+    if backend == "c" and not config.cxx:
+        raise ImportError("The c backend needs a C++ compiler, and PyTensor has found none. Install g++.")
+    if backend != "c" and find_spec(str(backend)) is None:
+        raise ImportError(
+            f'The {backend} backend is not installed. Install it: pip install "pytensor-rope[{backend}]".'
+        )
+    return str(backend)
+
+
+class CompiledFunction:
+    """
+    A function compiled for one backend, made by :func:`function`.
+
+    Attributes
+    ----------
+    backend : str
+        The backend's name.
+    compiled : pytensor.compile.executor.Function
+        The PyTensor function that is called.
+    """
+
+    def __init__(self, compiled: Any, device: "_Device", updated: list[Any]) -> None:
+        self.compiled = compiled
+        self.backend = device.name
+        self._device = device
+        self._dtypes = [getattr(output.variable.type, "dtype", None) for output in compiled.maker.outputs]
+        self._updated = [shared.container.storage for shared in updated]
+        written = {id(storage) for storage in self._updated}
+        self._read = [
+            shared.container.storage
+            for shared in compiled.get_shared()
+            if id(shared.container.storage) not in written
+        ]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the outputs, as NumPy arrays."""
+        device = self._device
+        with device.scope():
+            for storages, donated in ((self._read, False), (self._updated, True)):
+                for storage in storages:
+                    if not isinstance(storage[0], device.array_type):
+                        storage[0] = device.put(storage[0], donated)
+            outputs = self.compiled(*args, **kwargs)
+            device.finish(outputs, self._updated)
+            return self._to_numpy(outputs)
+
+    def _to_numpy(self, outputs: Any) -> Any:
+        """Return the outputs as NumPy arrays of the dtypes that the graph declares."""
+        if outputs is None:
+            return None
+        names = list(outputs) if isinstance(outputs, dict) else None
+        values = outputs.values() if names else outputs if isinstance(outputs, list) else [outputs]
+        arrays = [
+            self._device.to_numpy(value, dtype) for value, dtype in zip(values, self._dtypes, strict=True)
+        ]
+        if names:
+            return dict(zip(names, arrays, strict=True))
+        return arrays if isinstance(outputs, list) else arrays[0]
+
+
+class _Device:
+    """Where a backend keeps its arrays: NumPy's own memory, unless a subclass says otherwise."""
+
+    name = "c"
+    array_type: type = np.ndarray
+
+    def __init__(self, dtypes: set[str]) -> None:
+        self._dtypes = dtypes
+
+    def mode(self) -> Mode:
+        # Nothing here gains from BLAS calls in generated C: matrix products go to NumPy's own BLAS.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _ = config.blas__ldflags
+        mode: Mode = get_mode("CVM").excluding("BlasOpt")
+        # A fused loop that touches float16 would run in Python, element by element.
+        return mode.excluding("fusion") if "float16" in self._dtypes else mode
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def put(self, value: Any, donated: bool) -> Any:
+        return np.array(value) if not isinstance(value, np.generic) else np.asarray(value)
+
+    def finish(self, outputs: Any, updated: list[Any]) -> None:
+        """Wait for what the linker leaves unfinished."""
+
+    def to_numpy(self, output: Any, dtype: str | None) -> Any:
+        return np.asarray(output)
+
+
+class _NumbaDevice(_Device):
+    name = "numba"
+
+    def mode(self) -> Mode:
+        return cast(Mode, get_mode("NUMBA"))
+
+
+class _JaxDevice(_Device):
+    name = "jax"
+
+    def __init__(self, dtypes: set[str]) -> None:
+        super().__init__(dtypes)
+        import jax
+
+        self.array_type = jax.Array
+
+    def mode(self) -> Mode:
+        from pytensor_rope.lowering.jax import DonatingJAXLinker
+
+        return Mode(linker=DonatingJAXLinker(), optimizer=get_mode("JAX")._optimizer)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        import jax
+
+        # Without it JAX would take float64 for float32, silently, when floatX is float32.
+        scope: AbstractContextManager[Any] = (
+            jax.enable_x64(True) if "float64" in self._dtypes else nullcontext()
+        )
+        return scope
+
+    def put(self, value: Any, donated: bool) -> Any:
+        import jax
+
+        # What is read may share NumPy's memory; what is donated must be JAX's own.
+        return jax.numpy.array(value) if donated else jax.device_put(np.asarray(value))
+
+    def to_numpy(self, output: Any, dtype: str | None) -> Any:
+        return np.array(output, dtype=dtype)
+
+
+class _MlxDevice(_Device):
+    name = "mlx"
+
+    def __init__(self, dtypes: set[str]) -> None:
+        super().__init__(dtypes)
+        import mlx.core as mx
+
+        self.array_type = mx.array
+
+    def mode(self) -> Mode:
+        return cast(Mode, get_mode("MLX"))
+
+    def put(self, value: Any, donated: bool) -> Any:
+        import mlx.core as mx
+
+        return mx.array(np.asarray(value))
+
+    def finish(self, outputs: Any, updated: list[Any]) -> None:
+        import mlx.core as mx
+
+        # MLX is lazy: without this the graph of a state that nobody reads would grow with each call.
+        mx.eval(outputs, [storage[0] for storage in updated])
+
+    def to_numpy(self, output: Any, dtype: str | None) -> Any:
+        return np.array(output, dtype=dtype)
+
+
+_DEVICES: dict[str, Callable[[set[str]], _Device]] = {
+    "c": _Device,
+    "numba": _NumbaDevice,
+    "jax": _JaxDevice,
+    "mlx": _MlxDevice,
+}
+
+
+def _flatten(outputs: Any) -> list[Any]:
+    if outputs is None:
+        return []
+    if isinstance(outputs, dict):
+        return list(outputs.values())
+    return list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+
+
+def _dtypes(outputs: Iterable[Any]) -> set[str]:
+    """Return the dtypes of all variables that the outputs are computed from, inside ops too."""
+    variables: list[Variable[Any, Any]] = [getattr(output, "variable", output) for output in outputs]
+    found: set[str] = set()
+    for variable in ancestors(variables):
+        found.add(getattr(variable.type, "dtype", ""))
+        op = None if variable.owner is None else variable.owner.op
+        if isinstance(op, OpFromGraph):
+            found |= _dtypes(op.inner_outputs)
+    return found
