@@ -6,7 +6,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.shape import specify_shape
 
-from pytensor_rope.base import LayerOp, Tensor, computation_dtype, pinned
+from pytensor_rope.base import LayerOp, Tensor, computation_dtype, pinned, sizes
 
 # Below every score: finite, so that subtracting a row's maximum from it gives no NaN.
 _HIDDEN = -1e30
@@ -42,8 +42,8 @@ class SinkAttention(LayerOp):
     def build_inner_graph(self, *inputs: Tensor) -> list[Any]:
         q, q_sink, k, v, positions, *cache = inputs
         dtype = computation_dtype(q.dtype)
-        batch, n_head, seq, head_dim = _sizes(q)
-        n_kv_head = _sizes(k)[1]
+        batch, n_head, seq, head_dim = sizes(q)
+        n_kv_head = sizes(k)[1]
         by_kv_head = (batch, n_kv_head, n_head // n_kv_head * seq, head_dim)
         scale = self._scale(q, dtype)
         queries, sink_queries = ((x.astype(dtype) * scale).reshape(by_kv_head) for x in (q, q_sink))
@@ -116,11 +116,6 @@ def sink_attention(
     return cast(Tensor, op(q, q_sink, k, v, positions, *cache))
 
 
-def _sizes(x: Tensor) -> tuple[Any, ...]:
-    """Return ``x``'s shape, each size a number where it is known."""
-    return tuple(x.shape[axis] if size is None else size for axis, size in enumerate(x.type.shape))
-
-
 def _join(parts: list[Tensor]) -> Tensor:
     return cast(Tensor, pt.concatenate(parts, axis=-1)) if len(parts) > 1 else parts[0]
 
@@ -140,5 +135,5 @@ def _weighted_sum(weights: Tensor, values: list[Tensor]) -> Tensor:
     if len(values) == 1:
         return cast(Tensor, weights @ values[0])
     cached, chunk = values
-    slots = _sizes(cached)[2]
+    slots = sizes(cached)[2]
     return cast(Tensor, weights[..., :slots] @ cached + weights[..., slots:] @ chunk)

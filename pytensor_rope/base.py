@@ -128,6 +128,11 @@ def axis_indices(x: Tensor, axis: int) -> Tensor:
     return indices
 
 
+def sizes(x: Tensor) -> tuple[Any, ...]:
+    """Return ``x``'s shape, each size a number where it is known."""
+    return tuple(x.shape[axis] if size is None else size for axis, size in enumerate(x.type.shape))
+
+
 def float_tensor(x: TensorLike, name: str) -> Tensor:
     """Return ``x`` as a tensor, refusing a dtype that is not a real floating point one."""
     tensor: Tensor = pt.as_tensor(x)
