@@ -1,9 +1,11 @@
 """Attention over a sink cache, and over the chunk that comes after it."""
 
+from collections.abc import Sequence
 from typing import Any, cast, override
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.graph.basic import Apply
 from pytensor.tensor.shape import specify_shape
 
 from pytensor_rope.base import LayerOp, Tensor, computation_dtype, pinned, sizes
@@ -63,6 +65,10 @@ class SinkAttention(LayerOp):
         attended = _weighted_sum(weights, [x.astype(dtype) for x in values])
         out = attended.reshape((batch, n_head, seq, head_dim)).astype(q.dtype)
         return [specify_shape(out, q.type.shape)]
+
+    @override
+    def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
+        return [shapes[0]]
 
     def _scale(self, q: Tensor, dtype: str) -> Any:
         if self.scale is not None:

@@ -6,6 +6,7 @@ from typing import Any, override
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.replace import _vectorize_node
 from pytensor.tensor import TensorLike
@@ -48,6 +49,15 @@ class VariadicLayer(Layer):
         """Build the layer's output for ``inputs``."""
 
 
+class LayerOpDerivative(OpFromGraph):
+    """A gradient of a layer op that its inner graph gave, kept whole as the op is."""
+
+    @property
+    def derivative_op_type(self) -> type[OpFromGraph]:
+        """The class of this op's own derivatives."""
+        return LayerOpDerivative
+
+
 class LayerOp(TensorSymbolicOp):
     """
     An op defined by its inner graph, which stays whole until a linker lowers or compiles it.
@@ -64,6 +74,11 @@ class LayerOp(TensorSymbolicOp):
     @override
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         return super().__call__(*inputs, **kwargs)
+
+    @property
+    def derivative_op_type(self) -> type[OpFromGraph]:
+        """The class of the derivatives that the inner graph gives."""
+        return LayerOpDerivative
 
     @override
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast, override
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import shared
+from pytensor.graph.basic import Apply
 from pytensor.tensor import TensorLike
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
@@ -77,6 +78,13 @@ class DecoderLayer(LayerOp):
         gate, up = _project(h, weights["gate"]), _project(h, weights["up"])
         x = x + _project(gate * pt.sigmoid(gate) * up, weights["down"])
         return [x, k, v]
+
+    @override
+    def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
+        batch, seq, _ = shapes[0]
+        head_dim = node.outputs[1].type.shape[-1]
+        rows = (batch, pt.constant(self.n_kv_head), seq, pt.constant(head_dim))
+        return [shapes[0], rows, rows]
 
     def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return rotate(x, cos, sin, pairing=self.pairing, rotary_dim=self.rotary_dim)
