@@ -44,18 +44,20 @@ def _angles(op: Angles, node: Any = None, **kwargs: Any) -> _Lowered:
     f_hi = np.array([word >> 24 if is_float64 else word for word in f], dtype="uint64")
     f_lo = np.array([word & 0xFFFFFF for word in f], dtype="uint64")
 
+    radians = 2 * np.pi / (2**64 if is_float64 else 2**32)
+
     @numba_njit
     def float32_angle(magnitude: Any, i: Any) -> Any:
         phase = np.uint32((magnitude * f_hi[i]) >> np.uint64(32))
         fold = np.uint32(phase + np.uint32(2**30)) >> np.uint32(31)
         folded = np.int32(np.uint32(phase - np.uint32(fold << np.uint32(31))))
         sign = np.float32(1) - np.float32(2) * np.float32(fold)
-        return np.float32(folded) * np.float32(2 * np.pi / 2**32), sign
+        return np.float32(folded) * np.float32(radians), sign
 
     @numba_njit
     def float64_angle(magnitude: Any, i: Any) -> Any:
         phase = magnitude * f_hi[i] + ((magnitude * f_lo[i]) >> np.uint64(24))
-        return np.float64(np.int64(phase)) * (2 * np.pi / 2**64), 1.0
+        return np.float64(np.int64(phase)) * radians, 1.0
 
     angle_and_sign = float64_angle if is_float64 else float32_angle
     dtype = np.dtype(op.dtype).type
