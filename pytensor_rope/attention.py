@@ -59,9 +59,10 @@ class SinkAttention(LayerOp):
             key_positions.insert(0, slot_positions)
 
         visible = self._visible(positions, _join(key_positions))
-        by_head = (batch, n_kv_head, n_head // n_kv_head, seq)
-        weights = _masked_softmax(_join(scores).reshape((*by_head, -1)), visible[:, None, None])
-        weights = weights.reshape((*by_kv_head[:-1], -1))
+        n_key = sum(sizes(x)[1] for x in key_positions)
+        by_head = (batch, n_kv_head, n_head // n_kv_head, seq, n_key)
+        weights = _masked_softmax(_join(scores).reshape(by_head), visible[:, None, None])
+        weights = weights.reshape((*by_kv_head[:-1], n_key))
         attended = _weighted_sum(weights, [x.astype(dtype) for x in values])
         out = attended.reshape((batch, n_head, seq, head_dim)).astype(q.dtype)
         return [specify_shape(out, q.type.shape)]

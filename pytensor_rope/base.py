@@ -10,6 +10,7 @@ from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.replace import _vectorize_node
 from pytensor.tensor import TensorLike
+from pytensor.tensor.blockwise import vectorize_node_fallback
 from pytensor.tensor.symbolic import TensorSymbolicOp
 from pytensor.tensor.variable import TensorVariable
 
@@ -115,7 +116,11 @@ class AxisIndices(LayerOp):
 
 
 class BroadcastingLayerOp(LayerOp):
-    """A layer op whose inputs broadcast over their leading axes, so a batched call is one more call."""
+    """A layer op whose inputs broadcast over their leading axes, so that most batched calls are one call."""
+
+    def broadcasts(self, batched: list[bool]) -> bool:
+        """Return whether one call does, given which inputs have new batch axes."""
+        return batched[0]
 
 
 @_vectorize_node.register(BroadcastingLayerOp)
@@ -124,13 +129,17 @@ def _vectorize_broadcasting(
 ) -> list[Variable[Any, Any]]:
     """Put the new batch axes before the widest core shape, where the op broadcasts them."""
     core_ndims = [inp.type.ndim for inp in node.inputs]
+    has_batch = [x.type.ndim > ndim for x, ndim in zip(batched_inputs, core_ndims, strict=True)]
+    if not op.broadcasts(has_batch):
+        outputs: list[Variable[Any, Any]] = vectorize_node_fallback(op, node, *batched_inputs).outputs
+        return outputs
     widest = max(core_ndims)
     aligned = []
     for core_ndim, batched in zip(core_ndims, batched_inputs, strict=True):
         batch_ndim = batched.type.ndim - core_ndim
         missing = widest - core_ndim if batch_ndim else 0
         aligned.append(pt.expand_dims(batched, tuple(range(batch_ndim, batch_ndim + missing))))
-    outputs: list[Variable[Any, Any]] = op(*aligned, return_list=True)
+    outputs = op(*aligned, return_list=True)
     return outputs
 
 

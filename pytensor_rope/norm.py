@@ -49,6 +49,10 @@ class RMSNormalize(BroadcastingLayerOp):
         return [normalized.astype(x.dtype) * w.astype(x.dtype)]
 
     @override
+    def broadcasts(self, batched: list[bool]) -> bool:
+        return batched[0] and not any(batched[1:])
+
+    @override
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         gradient = RMSNormalizeGradient(epsilon=self.epsilon, unit_offset=self.unit_offset)
         gradients: list[Any] = gradient(cotangents[0], *inputs, return_list=True)
