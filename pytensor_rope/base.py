@@ -8,6 +8,7 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import _vectorize_node
 from pytensor.tensor import TensorLike
 from pytensor.tensor.blockwise import vectorize_node_fallback
@@ -85,6 +86,11 @@ class LayerOp(TensorSymbolicOp):
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         gradients: list[Any] = super().pullback(inputs, outputs, cotangents)
         return gradients
+
+    @override
+    def do_constant_folding(self, fgraph: FunctionGraph, node: Apply[Any]) -> bool:
+        # Folding would compile the inner graph for the default linker, only to run it once.
+        return False
 
     def __str__(self) -> str:
         props = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__props__)

@@ -343,9 +343,11 @@ def rotary_embedding(
     Examples
     --------
     >>> import numpy as np
-    >>> from pytensor_rope import rotary_embedding
-    >>> x = np.ones((1, 1, 4), dtype="float32")
-    >>> rotary_embedding(x, np.array([1])).eval().round(3)
+    >>> import pytensor.tensor as pt
+    >>> from pytensor_rope import function, rotary_embedding
+    >>> x = pt.tensor("x", shape=(None, None, 4), dtype="float32")
+    >>> rotate = function([x], rotary_embedding(x, np.array([1])), backend="numba")
+    >>> rotate(np.ones((1, 1, 4), "float32")).round(3)
     array([[[-0.301,  0.99 ,  1.382,  1.01 ]]], dtype=float32)
     """
     layer = RotaryEmbedding(
