@@ -1,20 +1,54 @@
-"""Independent references: NumPy and the standard library alone, straight from the definitions."""
+"""
+Independent references, straight from the definitions.
+
+NumPy, mpmath and the standard library alone: nothing here imports PyTensor or this package.
+"""
 
 import math
+from functools import cache
 
+import mpmath
 import numpy as np
 
 
-def rotate(x, positions, base=10_000.0, pairing="half", rotary_dim=None, stretch=1.0):
-    """Rotate ``x (..., seq, head_dim)`` pair by pair, in Python floats."""
+@cache
+def inverse_frequency(i, rotary_dim, base=10_000.0, scaling="none", factor=1.0):
+    """Return the inverse frequency of pair ``i`` to 60 digits."""
+    with mpmath.workdps(60):
+        base, factor, d = mpmath.mpf(base), mpmath.mpf(factor), mpmath.mpf(rotary_dim)
+        if scaling == "ntk":
+            base *= factor ** (d / (d - 2))
+        theta = base ** (-2 * i / d)
+        return theta / factor if scaling == "linear" else theta
+
+
+@cache
+def cos_sin(position, i, rotary_dim, base=10_000.0, scaling="none", factor=1.0):
+    """Return cosine and sine of one angle, each correctly rounded to float64."""
+    with mpmath.workdps(60):
+        angle = mpmath.mpf(position) * inverse_frequency(i, rotary_dim, base, scaling, factor)
+        return float(mpmath.cos(angle)), float(mpmath.sin(angle))
+
+
+def cos_sin_table(positions, rotary_dim, **scheme):
+    """Return cosines and sines, each ``(position, rotary_dim // 2)``."""
+    rows = [
+        [cos_sin(position, i, rotary_dim, **scheme) for i in range(rotary_dim // 2)]
+        for position in np.asarray(positions).tolist()
+    ]
+    table = np.array(rows)
+    return table[..., 0], table[..., 1]
+
+
+def rotate(x, positions, pairing="half", rotary_dim=None, **scheme):
+    """Rotate ``x (..., seq, head_dim)`` by ``positions (seq,)``, pair by pair."""
     x = np.asarray(x, dtype="float64")
     out = x.copy()
     d = x.shape[-1] if rotary_dim is None else rotary_dim
-    for t, position in enumerate(positions):
+    for t, position in enumerate(np.asarray(positions).tolist()):
         for i in range(d // 2):
-            angle = float(position) / stretch * base ** (-2 * i / d)
             a, b = (i, i + d // 2) if pairing == "half" else (2 * i, 2 * i + 1)
-            c, s = math.cos(angle), math.sin(angle)
+            c, s = cos_sin(position, i, d, **scheme)
             out[..., t, a] = x[..., t, a] * c - x[..., t, b] * s
             out[..., t, b] = x[..., t, b] * c + x[..., t, a] * s
     return out
@@ -32,25 +66,62 @@ def visible_keys(i, sinks, window):
     return [j for j in range(i + 1) if j < sinks or i - j < window]
 
 
-def stream_attention(q, k, v, sinks, window, positions="cache", base=10_000.0, pairing="half", scale=None):
+def stream_attention(q, k, v, sinks, window, positions="cache", scale=None, first=0, **rotation):
     """
     Attend as StreamingLLM defines it, keeping every key.
 
     ``q (n_head, seq, head_dim)``, ``k`` and ``v (n_kv_head, seq, head_dim)``, none rotated. For each query
-    the visible keys are gathered, numbered (inside the cache, or by their true positions), and rotated.
+    from the ``first`` on, the visible keys are gathered, numbered (inside the cache, or by their true
+    positions), and rotated.
     """
     q, k, v = (np.asarray(x, dtype="float64") for x in (q, k, v))
     n_head, seq, d = q.shape
     group = n_head // k.shape[0]
     scale = 1 / math.sqrt(d) if scale is None else scale
-    out = np.zeros((n_head, seq, v.shape[-1]))
-    for i in range(seq):
+    out = np.zeros((n_head, seq - first, v.shape[-1]))
+    for i in range(first, seq):
         seen = visible_keys(i, sinks, window)
         numbers = seen if positions == "absolute" else list(range(len(seen)))
+        queries = rotate(q[:, i : i + 1], numbers[-1:], **rotation)[:, 0]
+        keys = rotate(k[:, seen], numbers, **rotation)
         for h in range(n_head):
-            query = rotate(q[h, i][None], [numbers[-1]], base, pairing)[0]
-            keys = rotate(k[h // group][seen], numbers, base, pairing)
-            scores = keys @ query * scale
+            scores = keys[h // group] @ queries[h] * scale
             weights = np.exp(scores - scores.max())
-            out[h, i] = (weights / weights.sum()) @ v[h // group][seen]
+            out[h, i - first] = (weights / weights.sum()) @ v[h // group][seen]
     return out
+
+
+class SlotSimulation:
+    """A sink cache's slots as a dict, filled by one token at a time."""
+
+    def __init__(self, sinks, window, headroom):
+        self.sinks, self.ring = sinks, window + headroom
+        self.slots = {}
+        self.length = 0
+
+    def append(self):
+        """Put the next token into a free slot, or into that of the oldest token that is no sink."""
+        if len(self.slots) < self.sinks + self.ring:
+            slot = len(self.slots)
+        else:
+            slot = min((held, slot) for slot, held in self.slots.items() if held >= self.sinks)[1]
+        self.slots[slot] = self.length
+        self.length += 1
+
+    def positions(self):
+        return [self.slots.get(slot, -1) for slot in range(self.sinks + self.ring)]
+
+
+def numeric_gradient(f, x, step=1e-6):
+    """Return the gradient of the scalar ``f`` at ``x``, by central differences in float64."""
+    x = np.array(x, dtype="float64")
+    gradient = np.zeros_like(x)
+    for index in np.ndindex(x.shape):
+        value = x[index]
+        x[index] = value + step
+        above = f(x)
+        x[index] = value - step
+        below = f(x)
+        x[index] = value
+        gradient[index] = (above - below) / (2 * step)
+    return gradient

@@ -1,0 +1,88 @@
+"""Options and helpers of the whole suite: above all, the backends that a test runs on."""
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+BACKENDS = ("c", "numba", "jax", "mlx")
+FLOAT16_BACKENDS = ("c", "jax", "mlx")
+DTYPES = ("float16", "float32", "float64")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--backend",
+        action="append",
+        metavar="NAMES",
+        help="backends to test on: c, numba, jax, mlx or all; commas or several options. Default: all.",
+    )
+
+
+def pytest_configure(config):
+    chosen_backends(config)
+    # Compiled functions are kept in a process: with xdist, one backend's tests belong in one worker.
+    if config.getoption("dist", "no") == "load":
+        config.option.dist = "loadgroup"
+
+
+def pytest_generate_tests(metafunc):
+    """Run a test that takes ``backend`` on each, with ``dtype`` too in each dtype the backend has."""
+    chosen = chosen_backends(metafunc.config)
+    names = set(metafunc.fixturenames)
+    parametrized = {
+        name.strip()
+        for mark in metafunc.definition.iter_markers("parametrize")
+        for name in (mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0])
+    }
+    if "float16_backend" in names:
+        backends = [backend for backend in chosen if backend in FLOAT16_BACKENDS]
+        metafunc.parametrize("float16_backend", [on(backend) for backend in backends], scope="session")
+    if "backend" not in names or "backend" in parametrized:
+        return
+    if "dtype" not in names or "dtype" in parametrized:
+        metafunc.parametrize("backend", [on(backend) for backend in chosen], scope="session")
+        return
+    pairs = [
+        on(backend, dtype)
+        for backend in chosen
+        for dtype in DTYPES
+        if dtype != "float16" or backend in FLOAT16_BACKENDS
+    ]
+    metafunc.parametrize(("backend", "dtype"), pairs, scope="session")
+
+
+def chosen_backends(config):
+    given = config.getoption("--backend") or ["all"]
+    names = [name.strip() for option in given for name in option.split(",")]
+    unknown = sorted(set(names) - {*BACKENDS, "all"})
+    if unknown:
+        raise pytest.UsageError(f"--backend takes {', '.join(BACKENDS)} or all; got {', '.join(unknown)}")
+    return [backend for backend in BACKENDS if backend in names or "all" in names]
+
+
+def on(backend, *others):
+    """Return the parameters of a test on one backend, skipped where it is not installed."""
+    missing = backend != "c" and find_spec(backend) is None
+    marks = [
+        pytest.mark.skipif(missing, reason=f"{backend} is not installed"),
+        pytest.mark.xdist_group(backend),
+    ]
+    return pytest.param(backend, *others, marks=marks)
+
+
+def compile_for(inputs, outputs, backend):
+    """Compile for one backend, as a user would; outputs come back as NumPy arrays."""
+    from pytensor_rope import function
+
+    return function(inputs, outputs, backend=backend)
+
+
+def dtypes_at_run_time(compiled, *args):
+    """Return the dtypes of what the linker itself computes, before anything is made of it."""
+    outputs = compiled.compiled(*args)
+    return [str(output.dtype).removeprefix("mlx.core.") for output in outputs]
+
+
+def random(seed, *shape, dtype="float64"):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
