@@ -137,22 +137,23 @@ def angles(
     position_ids: Tensor,
     rotary_dim: int | None,
     *,
-    like: Tensor,
+    dtype: str,
+    like: Tensor | None,
     base: float,
     scaling: str,
     scaling_factor: float,
 ) -> tuple[Tensor, Tensor]:
     """
-    Return cos and sin of the rotation angles at ``position_ids``, for inputs like ``like``.
+    Return cos and sin of the rotation angles at ``position_ids``, for inputs of ``dtype``.
 
-    ``rotary_dim`` is None where the size of ``like``'s last axis is not known before it runs.
+    Where ``rotary_dim`` is None it is the size of ``like``'s last axis, not known before it runs.
     """
     op = Angles(
         rotary_dim=rotary_dim,
         base=base,
         scaling=scaling,
         scaling_factor=scaling_factor,
-        dtype=computation_dtype(like.dtype),
+        dtype=computation_dtype(dtype),
     )
     cos, sin = op(position_ids) if rotary_dim is not None else op(position_ids, like)
     return cos, sin

@@ -1,12 +1,14 @@
 """Attention over a sink cache, and over the chunk that comes after it."""
 
+from collections.abc import Sequence
 from typing import Any, cast, override
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.graph.basic import Apply
 from pytensor.tensor.shape import specify_shape
 
-from pytensor_rope.base import LayerOp, Tensor, computation_dtype, pinned
+from pytensor_rope.base import LayerOp, Tensor, computation_dtype, pinned, sizes
 
 # Below every score: finite, so that subtracting a row's maximum from it gives no NaN.
 _HIDDEN = -1e30
@@ -42,8 +44,8 @@ class SinkAttention(LayerOp):
     def build_inner_graph(self, *inputs: Tensor) -> list[Any]:
         q, q_sink, k, v, positions, *cache = inputs
         dtype = computation_dtype(q.dtype)
-        batch, n_head, seq, head_dim = _sizes(q)
-        n_kv_head = _sizes(k)[1]
+        batch, n_head, seq, head_dim = sizes(q)
+        n_kv_head = sizes(k)[1]
         by_kv_head = (batch, n_kv_head, n_head // n_kv_head * seq, head_dim)
         scale = self._scale(q, dtype)
         queries, sink_queries = ((x.astype(dtype) * scale).reshape(by_kv_head) for x in (q, q_sink))
@@ -57,12 +59,17 @@ class SinkAttention(LayerOp):
             key_positions.insert(0, slot_positions)
 
         visible = self._visible(positions, _join(key_positions))
-        by_head = (batch, n_kv_head, n_head // n_kv_head, seq)
-        weights = _masked_softmax(_join(scores).reshape((*by_head, -1)), visible[:, None, None])
-        weights = weights.reshape((*by_kv_head[:-1], -1))
+        n_key = sum(sizes(x)[1] for x in key_positions)
+        by_head = (batch, n_kv_head, n_head // n_kv_head, seq, n_key)
+        weights = _masked_softmax(_join(scores).reshape(by_head), visible[:, None, None])
+        weights = weights.reshape((*by_kv_head[:-1], n_key))
         attended = _weighted_sum(weights, [x.astype(dtype) for x in values])
         out = attended.reshape((batch, n_head, seq, head_dim)).astype(q.dtype)
         return [specify_shape(out, q.type.shape)]
+
+    @override
+    def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
+        return [shapes[0]]
 
     def _scale(self, q: Tensor, dtype: str) -> Any:
         if self.scale is not None:
@@ -116,11 +123,6 @@ def sink_attention(
     return cast(Tensor, op(q, q_sink, k, v, positions, *cache))
 
 
-def _sizes(x: Tensor) -> tuple[Any, ...]:
-    """Return ``x``'s shape, each size a number where it is known."""
-    return tuple(x.shape[axis] if size is None else size for axis, size in enumerate(x.type.shape))
-
-
 def _join(parts: list[Tensor]) -> Tensor:
     return cast(Tensor, pt.concatenate(parts, axis=-1)) if len(parts) > 1 else parts[0]
 
@@ -140,5 +142,5 @@ def _weighted_sum(weights: Tensor, values: list[Tensor]) -> Tensor:
     if len(values) == 1:
         return cast(Tensor, weights @ values[0])
     cached, chunk = values
-    slots = _sizes(cached)[2]
+    slots = sizes(cached)[2]
     return cast(Tensor, weights[..., :slots] @ cached + weights[..., slots:] @ chunk)

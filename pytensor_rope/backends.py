@@ -66,8 +66,8 @@ def function(
     >>> from pytensor_rope import function, rms_norm
     >>> x = pt.matrix("x", dtype="float32")
     >>> normalize = function([x], rms_norm(x), backend="numba")
-    >>> normalize([[3.0, 3.0]])
-    array([[1., 1.]], dtype=float32)
+    >>> normalize([[1000.0, -1000.0]])
+    array([[ 1., -1.]], dtype=float32)
     """
     backend = check_backend(backend)
     if "mode" in kwargs:

@@ -6,9 +6,12 @@ from typing import Any, override
 
 import numpy as np
 import pytensor.tensor as pt
+from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import _vectorize_node
 from pytensor.tensor import TensorLike
+from pytensor.tensor.blockwise import vectorize_node_fallback
 from pytensor.tensor.symbolic import TensorSymbolicOp
 from pytensor.tensor.variable import TensorVariable
 
@@ -48,6 +51,15 @@ class VariadicLayer(Layer):
         """Build the layer's output for ``inputs``."""
 
 
+class LayerOpDerivative(OpFromGraph):
+    """A gradient of a layer op that its inner graph gave, kept whole as the op is."""
+
+    @property
+    def derivative_op_type(self) -> type[OpFromGraph]:
+        """The class of this op's own derivatives."""
+        return LayerOpDerivative
+
+
 class LayerOp(TensorSymbolicOp):
     """
     An op defined by its inner graph, which stays whole until a linker lowers or compiles it.
@@ -65,10 +77,20 @@ class LayerOp(TensorSymbolicOp):
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         return super().__call__(*inputs, **kwargs)
 
+    @property
+    def derivative_op_type(self) -> type[OpFromGraph]:
+        """The class of the derivatives that the inner graph gives."""
+        return LayerOpDerivative
+
     @override
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         gradients: list[Any] = super().pullback(inputs, outputs, cotangents)
         return gradients
+
+    @override
+    def do_constant_folding(self, fgraph: FunctionGraph, node: Apply[Any]) -> bool:
+        # Folding would compile the inner graph for the default linker, only to run it once.
+        return False
 
     def __str__(self) -> str:
         props = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__props__)
@@ -100,7 +122,11 @@ class AxisIndices(LayerOp):
 
 
 class BroadcastingLayerOp(LayerOp):
-    """A layer op whose inputs broadcast over their leading axes, so a batched call is one more call."""
+    """A layer op whose inputs broadcast over their leading axes, so that most batched calls are one call."""
+
+    def broadcasts(self, batched: list[bool]) -> bool:
+        """Return whether one call does, given which inputs have new batch axes."""
+        return batched[0]
 
 
 @_vectorize_node.register(BroadcastingLayerOp)
@@ -109,13 +135,17 @@ def _vectorize_broadcasting(
 ) -> list[Variable[Any, Any]]:
     """Put the new batch axes before the widest core shape, where the op broadcasts them."""
     core_ndims = [inp.type.ndim for inp in node.inputs]
+    has_batch = [x.type.ndim > ndim for x, ndim in zip(batched_inputs, core_ndims, strict=True)]
+    if not op.broadcasts(has_batch):
+        outputs: list[Variable[Any, Any]] = vectorize_node_fallback(op, node, *batched_inputs).outputs
+        return outputs
     widest = max(core_ndims)
     aligned = []
     for core_ndim, batched in zip(core_ndims, batched_inputs, strict=True):
         batch_ndim = batched.type.ndim - core_ndim
         missing = widest - core_ndim if batch_ndim else 0
         aligned.append(pt.expand_dims(batched, tuple(range(batch_ndim, batch_ndim + missing))))
-    outputs: list[Variable[Any, Any]] = op(*aligned, return_list=True)
+    outputs = op(*aligned, return_list=True)
     return outputs
 
 
@@ -126,6 +156,11 @@ def axis_indices(x: Tensor, axis: int) -> Tensor:
         return pt.constant(np.arange(size, dtype="int32"))
     indices: Tensor = AxisIndices(axis=axis)(x)
     return indices
+
+
+def sizes(x: Tensor) -> tuple[Any, ...]:
+    """Return ``x``'s shape, each size a number where it is known."""
+    return tuple(x.shape[axis] if size is None else size for axis, size in enumerate(x.type.shape))
 
 
 def float_tensor(x: TensorLike, name: str) -> Tensor:

@@ -212,12 +212,13 @@ class SinkCache:
         length : tensor
             Tokens seen before the chunk, ``(batch,)``.
         like : tensor
-            Keys or values of the chunk, ``(batch, n_kv_head, seq, head_dim)``, for its length.
+            Keys or values of the chunk, ``(batch, n_kv_head, seq, head_dim)``, or its token ids, ``(batch,
+            seq)``, for its length.
         count : tensor, optional
             Number of the chunk's tokens that are real, ``(batch,)``; the others come last and get
             position -1. Default is all.
         """
-        indices = axis_indices(like, 2)[None, :]
+        indices = axis_indices(like, 1 if like.ndim == 2 else 2)[None, :]
         positions: Tensor = length[:, None] + indices
         if count is None:
             return positions

@@ -49,6 +49,10 @@ class RMSNormalize(BroadcastingLayerOp):
         return [normalized.astype(x.dtype) * w.astype(x.dtype)]
 
     @override
+    def broadcasts(self, batched: list[bool]) -> bool:
+        return batched[0] and not any(batched[1:])
+
+    @override
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         gradient = RMSNormalizeGradient(epsilon=self.epsilon, unit_offset=self.unit_offset)
         gradients: list[Any] = gradient(cotangents[0], *inputs, return_list=True)
@@ -267,8 +271,11 @@ def rms_norm(
     Examples
     --------
     >>> import numpy as np
-    >>> from pytensor_rope import rms_norm
-    >>> rms_norm(np.array([[1000.0, -1000.0]], dtype="float32")).eval()
+    >>> import pytensor.tensor as pt
+    >>> from pytensor_rope import function, rms_norm
+    >>> x = pt.tensor("x", shape=(None, None), dtype="float32")
+    >>> normalize = function([x], rms_norm(x), backend="numba")
+    >>> normalize(np.array([[1000.0, -1000.0]], dtype="float32"))
     array([[ 1., -1.]], dtype=float32)
     """
     x = float_tensor(x, "x")

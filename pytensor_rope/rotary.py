@@ -17,6 +17,7 @@ from pytensor_rope.base import (
     computation_dtype,
     float_tensor,
     resolve_name,
+    sizes,
 )
 from pytensor_rope.frequencies import (
     check_rotary_dim,
@@ -76,13 +77,8 @@ class Rotate(BroadcastingLayerOp):
         """Put the rotated pairs back where they came from, as parts to be joined."""
         if self.pairing == "half":
             return halves
-        leading = [
-            halves[0].shape[axis] if size is None else size
-            for axis, size in enumerate(halves[0].type.shape[:-1])
-        ]
-        n_pair = halves[0].type.shape[-1]
-        d = 2 * (halves[0].shape[-1] if n_pair is None else n_pair)
-        return [pt.stack(halves, axis=-1).reshape((*leading, d))]
+        *leading, n_pair = sizes(halves[0])
+        return [pt.stack(halves, axis=-1).reshape((*leading, 2 * n_pair))]
 
     @override
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
@@ -221,27 +217,37 @@ class RotaryEmbedding(VariadicLayer):
         out.name = f"{self.name}_output"
         return cast(Tensor, out)
 
-    def angles(self, position_ids: TensorLike, *, like: Tensor) -> tuple[Tensor, Tensor]:
+    def angles(
+        self, position_ids: TensorLike, *, like: Tensor | None = None, dtype: str | None = None
+    ) -> tuple[Tensor, Tensor]:
         """
         Return the cosines and sines for ``position_ids``, to be shared by every input to rotate.
 
         Parameters
         ----------
         position_ids : tensor
-            Shape ``(..., seq)``.
-        like : tensor
+            Shape ``(seq,)`` or ``(batch..., seq)``.
+        like : tensor, optional
             An input to rotate, ``(..., n_head, seq, head_dim)``: gives the dtype and the head dimension.
+        dtype : str, optional
+            In place of ``like``, where the layer knows its ``head_dim`` or ``rotary_dim``.
 
         Returns
         -------
         cos, sin : tensor
             Shape ``(..., seq, rotary_dim // 2)``, with a head axis of 1 before ``seq`` where
-            ``position_ids`` has batch axes; float64 for a float64 ``like``, else float32.
+            ``position_ids`` has batch axes; float64 for float64 inputs, else float32.
         """
+        rotary_dim = self.rotary_dim or self.head_dim
+        if like is not None:
+            rotary_dim, dtype = self._resolve_rotary_dim(like), like.dtype
+        if dtype is None or (like is None and rotary_dim is None):
+            raise ValueError(f"{self.name} needs an input to take dtype and head_dim from: pass like.")
         position_ids = pt.as_tensor(position_ids)
         cos, sin = angles(
             position_ids,
-            self._resolve_rotary_dim(like),
+            rotary_dim,
+            dtype=dtype,
             like=like,
             base=self.base,
             scaling=self.scaling,
@@ -337,9 +343,11 @@ def rotary_embedding(
     Examples
     --------
     >>> import numpy as np
-    >>> from pytensor_rope import rotary_embedding
-    >>> x = np.ones((1, 1, 4), dtype="float32")
-    >>> rotary_embedding(x, np.array([1])).eval().round(3)
+    >>> import pytensor.tensor as pt
+    >>> from pytensor_rope import function, rotary_embedding
+    >>> x = pt.tensor("x", shape=(None, None, 4), dtype="float32")
+    >>> rotate = function([x], rotary_embedding(x, np.array([1])), backend="numba")
+    >>> rotate(np.ones((1, 1, 4), "float32")).round(3)
     array([[[-0.301,  0.99 ,  1.382,  1.01 ]]], dtype=float32)
     """
     layer = RotaryEmbedding(

@@ -75,7 +75,7 @@ class Tokenizer:
         self.eos_ids = tuple(eos_ids)
         self.bos_id = bos_id
         self._add_bos = add_bos
-        self._chat_template = chat_template
+        self.chat_template = chat_template
         if add_bos and bos_id is None:
             raise ValueError("the tokenizer begins every text with a token, but doesn't say which.")
         user_ids = list(user_ids)
@@ -187,7 +187,7 @@ class Tokenizer:
         ImportError
             If the ``jinja2`` package is missing.
         """
-        if self._chat_template is None:
+        if self.chat_template is None:
             raise ValueError("the model has no chat template: write the prompt as plain text.")
         environment = _template_environment()
         names = {
@@ -195,7 +195,7 @@ class Tokenizer:
             "eos_token": self._tokens[self.eos_ids[0]] if self.eos_ids else None,
         }
         try:
-            prompt: str = environment.from_string(self._chat_template).render(
+            prompt: str = environment.from_string(self.chat_template).render(
                 messages=messages,
                 add_generation_prompt=add_generation_prompt,
                 tools=None,

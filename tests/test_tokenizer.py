@@ -54,7 +54,7 @@ def test_special_tokens_are_left_out_of_text_by_default(smollm2):
 def test_the_chat_template_gives_the_golden_prompt_and_ids(smollm2):
     prompt = smollm2.apply_chat_template([{"role": "user", "content": "What is the capital of France?"}])
     assert prompt == PROMPTS["chat_capital"]
-    ids = np.load(DATA / "smollm2_checkpoint.npz")["chat_capital_ids"]
+    ids = np.load(DATA / "smollm2_reference.npz")["chat_capital_ids"]
     assert smollm2.encode(prompt, add_special=False) == ids.tolist()
 
 

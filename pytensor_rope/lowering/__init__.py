@@ -4,6 +4,8 @@ What each linker gets instead of an op's generic graph.
 PyTensor imports a backend's dispatch package when it first compiles for that backend, and has no hook for
 others to add theirs. So the import is watched, and our registrations follow it at once: no backend is
 loaded before it is used.
+
+The C linker has no dispatch package, and is there with PyTensor itself: its registrations follow the ops.
 """
 
 import importlib
@@ -14,6 +16,10 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 _REGISTRATIONS = {
+    "pytensor_rope.angles": "pytensor_rope.lowering.c.angles",
+    "pytensor_rope.attention": "pytensor_rope.lowering.c.attention",
+    "pytensor_rope.norm": "pytensor_rope.lowering.c.norm",
+    "pytensor_rope.rotary": "pytensor_rope.lowering.c.rotary",
     "pytensor.link.jax.dispatch": "pytensor_rope.lowering.jax",
     "pytensor.link.mlx.dispatch": "pytensor_rope.lowering.mlx",
     "pytensor.link.numba.dispatch": "pytensor_rope.lowering.numba",
@@ -21,7 +27,7 @@ _REGISTRATIONS = {
 
 
 class _ThenRegister(Loader):
-    """Load a dispatch package as its own loader does, then import our registrations for it."""
+    """Load a module as its own loader does, then import our registrations for it."""
 
     def __init__(self, loader: Loader, registration: str) -> None:
         self._loader = loader
@@ -36,7 +42,7 @@ class _ThenRegister(Loader):
 
 
 class _DispatchFinder(MetaPathFinder):
-    """Find the dispatch packages that registrations wait for, and nothing else."""
+    """Find the modules that registrations wait for, and nothing else."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -52,8 +58,8 @@ class _DispatchFinder(MetaPathFinder):
 
 
 def register() -> None:
-    """Register with every dispatch package that is loaded, and wait for the others."""
+    """Register with every module that is loaded, and wait for the others."""
+    sys.meta_path.insert(0, _DispatchFinder())
     for dispatch, registration in _REGISTRATIONS.items():
         if dispatch in sys.modules:
             importlib.import_module(registration)
-    sys.meta_path.insert(0, _DispatchFinder())

@@ -5,21 +5,34 @@ from typing import Any, cast
 
 import jax
 from pytensor.compile.builders import OpFromGraph
+from pytensor.graph.fg import FunctionGraph
 from pytensor.link.jax.dispatch.basic import jax_funcify
+from pytensor.link.jax.dispatch.shape import JAXShapeTuple
 from pytensor.link.jax.linker import JAXLinker
+from pytensor.tensor.basic import MakeVector
 
-from pytensor_rope.base import LayerOp
+from pytensor_rope.base import LayerOp, LayerOpDerivative
 from pytensor_rope.lowering.specialize import has_unknown_shape, specialized
 
 _funcify_op_from_graph = jax_funcify.dispatch(OpFromGraph)
 
 
 @jax_funcify.register(LayerOp)
-def _(op: LayerOp, **kwargs: Any) -> Callable[..., Any]:
+@jax_funcify.register(LayerOpDerivative)
+def _(op: OpFromGraph, **kwargs: Any) -> Callable[..., Any]:
     if has_unknown_shape(op):
-        return specialized(op, "JAX", jax_funcify)
+        return specialized(op, "JAX", jax_funcify, _restore_shape_vectors)
     lowered: Callable[..., Any] = _funcify_op_from_graph(op, **kwargs)
     return lowered
+
+
+def _restore_shape_vectors(fgraph: FunctionGraph) -> None:
+    """Undo the mark that an earlier JAX rewrite put on shapes: constant folding can't read it."""
+    for node in fgraph.toposort():
+        if isinstance(node.op, JAXShapeTuple):
+            (marked,) = node.outputs
+            vector = MakeVector(marked.type.dtype).make_node(*node.inputs).outputs[0]
+            fgraph.replace(marked, vector, import_missing=True)
 
 
 class DonatingJAXLinker(JAXLinker):

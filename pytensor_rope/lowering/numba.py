@@ -19,7 +19,7 @@ from pytensor_rope.norm import RMSNormalize, RMSNormalizeGradient
 from pytensor_rope.rotary import Rotate
 
 # Part of every cache key: raise it whenever a kernel changes.
-_VERSION = 1
+_VERSION = 2
 
 type _Lowered = tuple[Callable[..., Any], str | None]
 
@@ -29,6 +29,15 @@ _generic = numba_funcify_and_cache_key.dispatch(OpFromGraph)
 def _cache_key(op: LayerOp, *others: object) -> str:
     props = [getattr(op, name) for name in op.__props__]
     return sha256(repr((type(op), props, others, _VERSION)).encode()).hexdigest()
+
+
+@numba_njit
+def leading(x: Any, core: Any) -> Any:
+    """Return how many arrays of the last ``core`` axes there are: -1 in a shape can't tell where one is 0."""
+    n = 1
+    for axis in range(x.ndim - core):
+        n *= x.shape[axis]
+    return n
 
 
 @register_funcify_and_cache_key(Angles)
@@ -44,18 +53,20 @@ def _angles(op: Angles, node: Any = None, **kwargs: Any) -> _Lowered:
     f_hi = np.array([word >> 24 if is_float64 else word for word in f], dtype="uint64")
     f_lo = np.array([word & 0xFFFFFF for word in f], dtype="uint64")
 
+    radians = 2 * np.pi / (2**64 if is_float64 else 2**32)
+
     @numba_njit
     def float32_angle(magnitude: Any, i: Any) -> Any:
         phase = np.uint32((magnitude * f_hi[i]) >> np.uint64(32))
         fold = np.uint32(phase + np.uint32(2**30)) >> np.uint32(31)
         folded = np.int32(np.uint32(phase - np.uint32(fold << np.uint32(31))))
         sign = np.float32(1) - np.float32(2) * np.float32(fold)
-        return np.float32(folded) * np.float32(2 * np.pi / 2**32), sign
+        return np.float32(folded) * np.float32(radians), sign
 
     @numba_njit
     def float64_angle(magnitude: Any, i: Any) -> Any:
         phase = magnitude * f_hi[i] + ((magnitude * f_lo[i]) >> np.uint64(24))
-        return np.float64(np.int64(phase)) * (2 * np.pi / 2**64), 1.0
+        return np.float64(np.int64(phase)) * radians, 1.0
 
     angle_and_sign = float64_angle if is_float64 else float32_angle
     dtype = np.dtype(op.dtype).type
@@ -92,12 +103,13 @@ def _rotate(op: Rotate, **kwargs: Any) -> _Lowered:
     def rotate(x: Any, cos: Any, sin: Any) -> Any:
         seq, d = x.shape[-2], x.shape[-1]
         n_pair = (d if rotary_dim is None else rotary_dim) // 2
-        if cos.shape[-1] != n_pair or 2 * n_pair > d or cos.shape[-2] != seq:
+        odd = rotary_dim is None and d % 2 == 1
+        if odd or cos.shape[-1] != n_pair or 2 * n_pair > d or cos.shape[-2] != seq:
             raise ValueError("x and the angles it is rotated by don't fit together")
         offset = n_pair if apart is None else apart
-        rows = np.ascontiguousarray(x).reshape(-1, seq, d)
-        cosines = np.ascontiguousarray(cos).reshape(-1, seq, n_pair)
-        sines = np.ascontiguousarray(sin).reshape(-1, seq, n_pair)
+        rows = np.ascontiguousarray(x).reshape((leading(x, 2), seq, d))
+        cosines = np.ascontiguousarray(cos).reshape((leading(cos, 2), seq, n_pair))
+        sines = np.ascontiguousarray(sin).reshape(cosines.shape)
         out = np.empty(rows.shape, dtype=out_dtype)
         for row in range(rows.shape[0]):
             # Which of the angles' rows this one takes: they broadcast over the leading axes.
@@ -134,7 +146,7 @@ def _rms_normalize(op: RMSNormalize, **kwargs: Any) -> _Lowered:
     @numba_njit
     def normalize(x: Any, weight: Any) -> Any:
         n = x.shape[-1]
-        rows = np.ascontiguousarray(x).reshape(-1, n)
+        rows = np.ascontiguousarray(x).reshape((leading(x, 1), n))
         out = np.empty(rows.shape, dtype=x_dtype)
         for row in range(rows.shape[0]):
             r = reciprocal_rms(rows, row)
@@ -172,7 +184,10 @@ def _rms_normalize_gradient(op: RMSNormalizeGradient, **kwargs: Any) -> _Lowered
     @numba_njit
     def gradient(g: Any, x: Any, weight: Any) -> Any:
         n = x.shape[-1]
-        rows, g_rows = np.ascontiguousarray(x).reshape(-1, n), np.ascontiguousarray(g).reshape(-1, n)
+        if g.shape != x.shape or weight.shape[0] != n:
+            raise ValueError("x, its weight and the gradient don't fit together")
+        rows = np.ascontiguousarray(x).reshape((leading(x, 1), n))
+        g_rows = np.ascontiguousarray(g).reshape(rows.shape)
         gx, gw = np.empty(rows.shape, dtype=x_dtype), np.zeros(n, dtype=dtype)
         for row in range(rows.shape[0]):
             square, along = dtype(0), dtype(0)
@@ -291,6 +306,18 @@ def _sink_attention(op: SinkAttention, **kwargs: Any) -> _Lowered:
         q: Any, q_sink: Any, k: Any, v: Any, positions: Any, keys: Any, values: Any, slot_positions: Any
     ) -> Any:
         batch, n_kv_head, seq, head_dim = k.shape
+        slots = keys.shape[2]
+        if (
+            q.shape != q_sink.shape
+            or (q.shape[0], q.shape[2], q.shape[3]) != (batch, seq, head_dim)
+            or q.shape[1] % n_kv_head != 0
+            or v.shape != k.shape
+            or positions.shape != (batch, seq)
+            or keys.shape != (batch, n_kv_head, slots, head_dim)
+            or values.shape != keys.shape
+            or slot_positions.shape != (batch, slots)
+        ):
+            raise ValueError("queries, keys, values and their positions don't fit together")
         scale = dtype(1 / np.sqrt(head_dim)) if fixed_scale is None else dtype(fixed_scale)
         queries, sink_queries = scaled_heads(q, n_kv_head, scale), scaled_heads(q_sink, n_kv_head, scale)
         keys, values = np.ascontiguousarray(keys), np.ascontiguousarray(values)

@@ -1,0 +1,375 @@
+"""A Llama-family decoder: the layer as one op, and the model around it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast, override
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import shared
+from pytensor.graph.basic import Apply
+from pytensor.tensor import TensorLike
+from pytensor.tensor.sharedvar import TensorSharedVariable
+
+from pytensor_rope.attention import sink_attention
+from pytensor_rope.base import Layer, LayerOp, Tensor, axis_indices, resolve_name, sizes
+from pytensor_rope.cache import SinkCache, SinkCacheState
+from pytensor_rope.config import DecoderConfig
+from pytensor_rope.norm import rms_norm
+from pytensor_rope.rotary import rotate
+
+LAYER_WEIGHTS = (
+    "attention_norm",
+    "query",
+    "key",
+    "value",
+    "output",
+    "feed_forward_norm",
+    "gate",
+    "up",
+    "down",
+)
+
+
+class DecoderLayer(LayerOp):
+    """
+    One decoder layer: attention and a gated feed-forward network, each normalised first and added back.
+
+    As one op it is compiled once on C and Numba, not once for each layer of a model. Inputs are the
+    hidden states ``(batch, seq, hidden_size)``, the weights in the order of ``LAYER_WEIGHTS``, cos and sin
+    of the queries' and keys' angles and of the angles that queries see the sinks from, ``(batch, 1, seq,
+    rotary_dim // 2)``, the positions ``(batch, seq)``, and with a cache its keys, values and slot positions.
+    Outputs are the new hidden states and the chunk's rotated keys and values, to be put into the cache.
+    """
+
+    __props__ = ("n_head", "n_kv_head", "epsilon", "pairing", "rotary_dim", "sinks", "window")
+
+    n_head: int
+    n_kv_head: int
+    epsilon: float
+    pairing: str
+    rotary_dim: int
+    sinks: int
+    window: int | None
+
+    @override
+    def build_inner_graph(self, *inputs: Tensor) -> list[Any]:
+        x, *rest = inputs
+        weights = dict(zip(LAYER_WEIGHTS, rest, strict=False))
+        cos, sin, sink_cos, sink_sin, positions, *cache = rest[len(LAYER_WEIGHTS) :]
+
+        h = rms_norm(x, weights["attention_norm"], epsilon=self.epsilon)
+        q = _split_heads(_project(h, weights["query"]), self.n_head)
+        k = _split_heads(_project(h, weights["key"]), self.n_kv_head)
+        v = _split_heads(_project(h, weights["value"]), self.n_kv_head)
+        k = self._rotate(k, cos, sin)
+        attended = sink_attention(
+            self._rotate(q, cos, sin),
+            self._rotate(q, sink_cos, sink_sin),
+            k,
+            v,
+            positions,
+            *cache,
+            sinks=self.sinks,
+            window=self.window,
+        )
+        x = x + _project(_join_heads(attended), weights["output"])
+
+        h = rms_norm(x, weights["feed_forward_norm"], epsilon=self.epsilon)
+        gate, up = _project(h, weights["gate"]), _project(h, weights["up"])
+        x = x + _project(gate * pt.sigmoid(gate) * up, weights["down"])
+        return [x, k, v]
+
+    @override
+    def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
+        batch, seq, _ = shapes[0]
+        head_dim = node.outputs[1].type.shape[-1]
+        rows = (batch, pt.constant(self.n_kv_head), seq, pt.constant(head_dim))
+        return [shapes[0], rows, rows]
+
+    def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return rotate(x, cos, sin, pairing=self.pairing, rotary_dim=self.rotary_dim)
+
+
+class DecoderState(NamedTuple):
+    """
+    What a decoder's sink cache holds: one :class:`SinkCacheState` a layer, with one common length.
+
+    Attributes
+    ----------
+    keys, values
+        A sequence with one ``(batch, n_kv_head, capacity, head_dim)`` a layer.
+    length
+        Number of tokens seen by each row, ``(batch,)``, int32.
+    """
+
+    keys: Sequence[Any]
+    values: Sequence[Any]
+    length: Any
+
+
+class Decoder(Layer):
+    """
+    A Llama-family decoder, token ids to logits.
+
+    Parameters
+    ----------
+    name : str, optional
+        Prefix of the parameters' names. Default is "Decoder".
+    config : DecoderConfig
+        The hyper-parameters.
+    weights : mapping of str to array, optional
+        The weights, matrices stored ``(in, out)``: "embedding" ``(vocab_size, hidden_size)``; for each
+        layer i "layers.{i}." with "attention_norm", "query", "key", "value", "output",
+        "feed_forward_norm", "gate", "up" and "down"; "final_norm"; and, unless tied, "head"
+        ``(hidden_size, vocab_size)``. They are not copied. Default is random normal weights of standard
+        deviation 0.02, norms of 1.
+    seed : int, optional
+        Seed of the random weights.
+
+    Attributes
+    ----------
+    config : DecoderConfig
+    parameters : dict of str to TensorSharedVariable
+        The weights by name.
+
+    Raises
+    ------
+    ValueError
+        If a weight is missing, left over or of another shape than ``config`` gives, or their dtypes differ.
+
+    References
+    ----------
+    .. [1] Touvron et al., "LLaMA: Open and Efficient Foundation Language Models", arXiv 2302.13971.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pytensor.tensor as pt
+    >>> from pytensor_rope import Decoder, DecoderConfig
+    >>> config = DecoderConfig(
+    ...     vocab_size=256,
+    ...     hidden_size=32,
+    ...     intermediate_size=64,
+    ...     n_layer=2,
+    ...     n_head=4,
+    ...     n_kv_head=2,
+    ...     head_dim=8,
+    ...     context_length=128,
+    ... )
+    >>> decoder = Decoder(config=config, seed=0)
+    >>> decoder(pt.lmatrix("token_ids")).type.shape
+    (None, None, 256)
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        config: DecoderConfig,
+        weights: Mapping[str, np.ndarray] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.name = resolve_name(name, type(self).__name__, "config")
+        self.config = config
+        self.rotary = config.rotary()
+        if weights is None:
+            weights = _random_weights(config, seed)
+        _check_weights(weights, config)
+        self.dtype = str(weights["embedding"].dtype)
+        self.parameters: dict[str, TensorSharedVariable] = {
+            key: shared(value, f"{self.name}.{key}", borrow=True, shape=value.shape)
+            for key, value in weights.items()
+        }
+
+    def __call__(self, token_ids: TensorLike, /) -> Tensor:
+        """
+        Return the logits of every next token, each token attending to all before it.
+
+        Parameters
+        ----------
+        token_ids : tensor
+            Shape ``(batch, seq)``, integers.
+
+        Returns
+        -------
+        tensor
+            Shape ``(batch, seq, vocab_size)``, in the weights' dtype.
+        """
+        ids = _check_token_ids(token_ids)
+        x = self.embed(ids)
+        positions = pt.zeros_like(ids, dtype="int32") + axis_indices(ids, 1)[None, :]
+        cos, sin = self.rotary.angles(positions, dtype=self.dtype)
+        layer = self._layer_op(sinks=0, window=None)
+        for i in range(self.config.n_layer):
+            x, _, _ = layer(x, *self._layer_weights(i), cos, sin, cos, sin, positions)
+        return self.logits(self._normalize(x))
+
+    def initial_state(self, cache: SinkCache, batch: int) -> DecoderState:
+        """Return the empty state of ``cache`` for ``batch`` rows, as NumPy arrays."""
+        config = self.config
+        states = [
+            cache.initial_state(batch, config.n_kv_head, config.head_dim, self.dtype)
+            for _ in range(config.n_layer)
+        ]
+        return DecoderState(
+            keys=[state.keys for state in states],
+            values=[state.values for state in states],
+            length=states[0].length,
+        )
+
+    def attend(
+        self, token_ids: TensorLike, state: DecoderState, cache: SinkCache, count: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
+        """
+        Read a chunk of tokens after those in the cache, and put it into the cache.
+
+        Parameters
+        ----------
+        token_ids : tensor
+            Shape ``(batch, seq)``, integers.
+        state : DecoderState
+            The state before the chunk.
+        cache : SinkCache
+            The cache that ``state`` belongs to.
+        count : tensor, optional
+            Number of tokens of the chunk that are real, ``(batch,)``; the others come last and are
+            neither seen nor written. Default is all.
+
+        Returns
+        -------
+        hidden : tensor
+            The normalised hidden states, ``(batch, seq, hidden_size)``; :meth:`logits` takes them.
+        new_state : DecoderState
+            The state after the chunk.
+        """
+        ids = _check_token_ids(token_ids)
+        x = self.embed(ids)
+        positions = cache.chunk_positions(state.length, ids, count)
+        slot_positions = cache.slot_positions(state.length)
+        angles = self.rotary.angles(positions, dtype=self.dtype)
+        sink_angles = self.rotary.angles(cache.sink_query_positions(positions), dtype=self.dtype)
+        layer = self._layer_op(sinks=cache.sinks, window=cache.window)
+        new_states = []
+        for i, (keys, values) in enumerate(zip(state.keys, state.values, strict=True)):
+            x, k, v = layer(
+                x,
+                *self._layer_weights(i),
+                *angles,
+                *sink_angles,
+                positions,
+                keys,
+                values,
+                slot_positions,
+            )
+            new_states.append(cache.update(SinkCacheState(keys, values, state.length), k, v, count))
+        new_state = DecoderState(
+            keys=[new.keys for new in new_states],
+            values=[new.values for new in new_states],
+            length=new_states[0].length,
+        )
+        return self._normalize(x), new_state
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """Return the embeddings of ``token_ids``, with ``hidden_size`` as a last axis more."""
+        embedded: Tensor = self.parameters["embedding"][token_ids]
+        return embedded
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits of normalised hidden states ``(..., hidden_size)``."""
+        if self.config.tied:
+            return _project(hidden, self.parameters["embedding"].T)
+        return _project(hidden, self.parameters["head"])
+
+    def _normalize(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.parameters["final_norm"], epsilon=self.config.epsilon)
+
+    def _layer_op(self, *, sinks: int, window: int | None) -> DecoderLayer:
+        config = self.config
+        return DecoderLayer(
+            n_head=config.n_head,
+            n_kv_head=config.n_kv_head,
+            epsilon=config.epsilon,
+            pairing=config.pairing,
+            rotary_dim=config.rotary_dim or config.head_dim,
+            sinks=sinks,
+            window=window,
+        )
+
+    def _layer_weights(self, i: int) -> list[TensorSharedVariable]:
+        return [self.parameters[f"layers.{i}.{name}"] for name in LAYER_WEIGHTS]
+
+
+def weight_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """Return the name and shape of every weight of a decoder."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    n_query, n_key = config.n_head * config.head_dim, config.n_kv_head * config.head_dim
+    layer = {
+        "attention_norm": (hidden,),
+        "query": (hidden, n_query),
+        "key": (hidden, n_key),
+        "value": (hidden, n_key),
+        "output": (n_query, hidden),
+        "feed_forward_norm": (hidden,),
+        "gate": (hidden, inner),
+        "up": (hidden, inner),
+        "down": (inner, hidden),
+    }
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (config.vocab_size, hidden)}
+    for i in range(config.n_layer):
+        shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
+    shapes["final_norm"] = (hidden,)
+    if not config.tied:
+        shapes["head"] = (hidden, config.vocab_size)
+    return shapes
+
+
+def _random_weights(config: DecoderConfig, seed: int | None) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        name: np.ones(shape, "float32")
+        if name.endswith("norm")
+        else rng.normal(0, 0.02, shape).astype("float32")
+        for name, shape in weight_shapes(config).items()
+    }
+
+
+def _check_weights(weights: Mapping[str, np.ndarray], config: DecoderConfig) -> None:
+    shapes = weight_shapes(config)
+    missing, surplus = shapes.keys() - weights.keys(), weights.keys() - shapes.keys()
+    if missing or surplus:
+        raise ValueError(
+            f"The weights don't fit the config: missing {sorted(missing)[:5] or 'none'}, left over "
+            f"{sorted(surplus)[:5] or 'none'}."
+        )
+    for name, shape in shapes.items():
+        if weights[name].shape != shape:
+            raise ValueError(f"Weight {name!r} must have shape {shape}; got {weights[name].shape}.")
+    dtypes = {str(weight.dtype) for weight in weights.values()}
+    if len(dtypes) > 1:
+        raise ValueError(f"The weights must have one dtype; got {', '.join(sorted(dtypes))}.")
+
+
+def _check_token_ids(token_ids: TensorLike) -> Tensor:
+    ids: Tensor = pt.as_tensor(token_ids)
+    if ids.ndim != 2 or not ids.dtype.startswith(("int", "uint")):
+        raise TypeError(f"token_ids must be integers of shape (batch, seq); got {ids.type}.")
+    return ids
+
+
+def _project(x: Tensor, weight: Tensor) -> Tensor:
+    """Multiply the last axis with ``weight``, as one product of two matrices."""
+    *leading, n_in = sizes(x)
+    rows = x.reshape((-1, n_in)) @ weight
+    return cast(Tensor, rows.reshape((*leading, weight.type.shape[1])))
+
+
+def _split_heads(x: Tensor, n_head: int) -> Tensor:
+    """Turn ``(batch, seq, n_head * head_dim)`` into ``(batch, n_head, seq, head_dim)``."""
+    batch, seq, width = sizes(x)
+    return cast(Tensor, x.reshape((batch, seq, n_head, width // n_head)).transpose(0, 2, 1, 3))
+
+
+def _join_heads(x: Tensor) -> Tensor:
+    """Undo :func:`_split_heads`."""
+    batch, n_head, seq, head_dim = sizes(x)
+    return cast(Tensor, x.transpose(0, 2, 1, 3).reshape((batch, seq, n_head * head_dim)))

