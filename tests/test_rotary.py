@@ -303,8 +303,8 @@ def test_gradients_against_finite_differences(backend):
             def cost(x, p, row=row, how=how):
                 return (uncached_rotation(x, p, **how) * probe[row]).sum()
 
-            of_x = reference.numeric_gradient(lambda x: cost(x, positions[row]), x[row])
-            of_positions = reference.numeric_gradient(lambda p: cost(x[row], p), positions[row])
+            of_x = reference.numeric_gradient(lambda x, row=row: cost(x, positions[row]), x[row])
+            of_positions = reference.numeric_gradient(lambda p, row=row: cost(x[row], p), positions[row])
             np.testing.assert_allclose(gx[row], of_x, atol=tolerance, err_msg=name)
             np.testing.assert_allclose(gp[row], of_positions, atol=tolerance, err_msg=name)
 
