@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytensor_rope.cli.arguments import PROGRAM
-from pytensor_rope.cli.display import in_mebibytes, phase, resident_memory, status_line
+from pytensor_rope.cli.display import in_mebibytes, resident_memory, status_line
 from pytensor_rope.cli.interrupts import exit_code
-from pytensor_rope.cli.sources import STANDARD_INPUT, compile_model, open_model, read_text
+from pytensor_rope.cli.sources import STANDARD_INPUT, compiling, open_model, read_text
 
 if TYPE_CHECKING:
     from pytensor_rope import Model, Stream
@@ -39,8 +39,7 @@ def generate(options: argparse.Namespace) -> int:
     rendered = _render_chat(model, prompt, options.system) if chat else prompt
     # A rendered chat has its special tokens already.
     prompt_ids = model.tokenizer.encode(rendered, add_special=not chat)
-    stream = compile_model(
-        model,
+    stream = model.compile(
         options.backend,
         sinks=options.sinks,
         window=options.window,
@@ -63,25 +62,31 @@ class Meter:
 
     def __init__(self) -> None:
         self.n_token = 0
-        self._start = self._first = self._last = time.monotonic()
+        self._start = self._steady = self._last = time.monotonic()
 
     def count(self) -> None:
         """Count one token, made now."""
         self._last = time.monotonic()
-        if not self.n_token:
-            self._first = self._last
         self.n_token += 1
+        if self.n_token == 2:
+            self._steady = self._last
 
     def rate(self) -> float:
-        """Return tokens a second after the first, which waits for the prompt; 0 if not known."""
-        elapsed = self._last - self._first
-        return (self.n_token - 1) / elapsed if elapsed > 0 else 0.0
+        """
+        Return tokens a second; 0 if not known yet.
+
+        The first token waits for the prompt and the second for a function of its own to be compiled, so
+        the others are counted.
+        """
+        elapsed = self._last - self._steady
+        return (self.n_token - 2) / elapsed if self.n_token > 2 and elapsed > 0 else 0.0
 
     def summary(self) -> str:
         """Return the count, the seconds and the rate in words."""
         plural = "" if self.n_token == 1 else "s"
         seconds = time.monotonic() - self._start
-        return f"{self.n_token:,} token{plural} in {seconds:.1f} s ({self.rate():.1f} tokens/s)"
+        rate = f"; {self.rate():.1f} tokens/s once it ran" if self.rate() else ""
+        return f"{self.n_token:,} token{plural} in {seconds:.1f} s{rate}"
 
 
 def _read_prompt(argument: str | None) -> str:
@@ -141,17 +146,20 @@ def _write_text(
     decoder = model.tokenizer.stream_decoder()
     _prepare_standard_output()
     with status_line() as status:
-        for token_id in _after_the_prompt(token_ids, len(prompt_ids)):
+        for token_id in _after_the_prompt(token_ids, len(prompt_ids), options.backend):
             meter.count()
             if token_id not in stop:
                 _write(decoder.push(token_id))
-            status.update(lambda: _describe_status(stream.position, slots, meter.rate()))
+            if meter.n_token == 1:
+                status.update(lambda: f"compiling for single tokens on {options.backend}")
+            else:
+                status.update(lambda: _describe_status(stream.position, slots, meter.rate()))
         _write(decoder.flush())
 
 
-def _after_the_prompt(token_ids: Iterator[int], n_prompt: int) -> Iterator[int]:
+def _after_the_prompt(token_ids: Iterator[int], n_prompt: int, backend: str) -> Iterator[int]:
     """Yield the token ids; until the first one comes, show that the prompt is being read."""
-    with phase(f"reading the prompt ({n_prompt:,} tokens)"):
+    with compiling(backend, f"reading the prompt ({n_prompt:,} tokens)"):
         first = next(token_ids, None)
     if first is not None:
         yield first

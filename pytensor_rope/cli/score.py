@@ -9,8 +9,7 @@ import math
 import numpy as np
 
 from pytensor_rope.cli.arguments import DEFAULT_SINKS, DEFAULT_WINDOW, POSITIONS
-from pytensor_rope.cli.display import phase
-from pytensor_rope.cli.sources import compile_model, open_model, read_text
+from pytensor_rope.cli.sources import compiling, open_model, read_text
 
 
 def score(options: argparse.Namespace) -> int:
@@ -39,8 +38,8 @@ def score(options: argparse.Namespace) -> int:
         )
 
     sinks, window, positions = _cache_geometry(options, len(token_ids))
-    stream = compile_model(model, options.backend, sinks=sinks, window=window, positions=positions)
-    with phase(f"scoring {len(token_ids):,} tokens"):
+    stream = model.compile(options.backend, sinks=sinks, window=window, positions=positions)
+    with compiling(options.backend, f"scoring {len(token_ids):,} tokens"):
         nll = np.asarray(stream.score(token_ids), dtype=np.float64)
     _print_result(nll, as_json=options.json)
     return 0

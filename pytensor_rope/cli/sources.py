@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytensor_rope.cli.display import phase
 
 if TYPE_CHECKING:
-    from pytensor_rope import Model, Stream
+    from pytensor_rope import Model
 
 STANDARD_INPUT = "-"
 
@@ -24,10 +25,9 @@ def open_model(source: str) -> Model:
         return load_model(source)
 
 
-def compile_model(model: Model, backend: str, *, sinks: int, window: int, positions: str) -> Stream:
-    """Compile a model over a sink cache, showing that it is being compiled."""
-    with phase(f"compiling for {backend}{COMPILE_HINTS.get(backend, '')}"):
-        return model.compile(backend, sinks=sinks, window=window, positions=positions)
+def compiling(backend: str, purpose: str) -> AbstractContextManager[object]:
+    """Show that the model is compiled, which happens when it first reads, and what for."""
+    return phase(f"compiling for {backend}{COMPILE_HINTS.get(backend, '')}, then {purpose}")
 
 
 def read_text(source: str) -> str:
