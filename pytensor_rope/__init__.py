@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from pytensor_rope.backends import function
     from pytensor_rope.base import Layer, VariadicLayer
     from pytensor_rope.cache import SinkCache, SinkCacheState
+    from pytensor_rope.checkpoints import CheckpointError
     from pytensor_rope.config import DecoderConfig
-    from pytensor_rope.decoder import Decoder
+    from pytensor_rope.decoder import Decoder, DecoderState
     from pytensor_rope.frequencies import inverse_frequencies
     from pytensor_rope.model import Model, load_model
     from pytensor_rope.norm import RMSNorm, rms_norm
@@ -22,8 +23,10 @@ __version__ = "0.1.0"
 # Where each public name is defined. PyTensor takes a second to import, so it is imported with the first
 # name that needs it: the command line answers --help at once.
 _HOMES = {
+    "CheckpointError": "checkpoints",
     "Decoder": "decoder",
     "DecoderConfig": "config",
+    "DecoderState": "decoder",
     "Layer": "base",
     "Model": "model",
     "RMSNorm": "norm",
@@ -40,8 +43,10 @@ _HOMES = {
 }
 
 __all__ = [
+    "CheckpointError",
     "Decoder",
     "DecoderConfig",
+    "DecoderState",
     "Layer",
     "Model",
     "RMSNorm",

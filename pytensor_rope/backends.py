@@ -13,6 +13,7 @@ from pytensor.compile.mode import Mode, get_mode
 from pytensor.configdefaults import config
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.type import TensorType
 
 BACKENDS = ("c", "numba", "jax", "mlx")
 
@@ -59,6 +60,8 @@ def function(
         If the backend isn't installed.
     NotImplementedError
         If the graph uses float16 on Numba, which has no such arrays.
+    TypeError
+        If a ``mode`` is given.
 
     Examples
     --------
@@ -81,7 +84,7 @@ def function(
     device = _DEVICES[backend](dtypes)
     with device.scope():
         compiled = pytensor_function(list(inputs), outputs, updates=pairs, mode=device.mode(), **kwargs)
-    return CompiledFunction(compiled, device, [shared for shared, _ in pairs])
+    return CompiledFunction(compiled, device)
 
 
 def check_backend(backend: object) -> str:
@@ -109,17 +112,22 @@ class CompiledFunction:
         The PyTensor function that is called.
     """
 
-    def __init__(self, compiled: Any, device: "_Device", updated: list[Any]) -> None:
+    def __init__(self, compiled: Any, device: "_Device") -> None:
         self.compiled = compiled
         self.backend = device.name
         self._device = device
         self._dtypes = [getattr(output.variable.type, "dtype", None) for output in compiled.maker.outputs]
-        self._updated = [shared.container.storage for shared in updated]
+        # Tensors alone: a random generator, say, stays what it is.
+        self._updated = [
+            entry.variable.container.storage
+            for entry in compiled.maker.inputs
+            if entry.update is not None and isinstance(entry.variable.type, TensorType)
+        ]
         written = {id(storage) for storage in self._updated}
         self._read = [
-            shared.container.storage
-            for shared in compiled.get_shared()
-            if id(shared.container.storage) not in written
+            variable.container.storage
+            for variable in compiled.get_shared()
+            if isinstance(variable.type, TensorType) and id(variable.container.storage) not in written
         ]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -167,7 +175,7 @@ class _Device:
         return nullcontext()
 
     def put(self, value: Any, donated: bool) -> Any:
-        return np.array(value) if not isinstance(value, np.generic) else np.asarray(value)
+        return np.array(value)
 
     def finish(self, outputs: Any, updated: list[Any]) -> None:
         """Wait for what the linker leaves unfinished."""

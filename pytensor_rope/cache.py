@@ -8,6 +8,7 @@ from pytensor.tensor import TensorLike
 
 from pytensor_rope.attention import sink_attention
 from pytensor_rope.base import FLOAT_DTYPES, Tensor, axis_indices, float_tensor, pinned
+from pytensor_rope.checks import whole_number
 from pytensor_rope.rotary import RotaryEmbedding
 
 POSITIONS = ("cache", "absolute")
@@ -60,6 +61,8 @@ class SinkCache:
     ------
     ValueError
         If ``sinks`` or ``headroom`` is negative, ``window`` below 1, or ``positions`` unknown.
+    TypeError
+        If a number is no integer.
 
     Notes
     -----
@@ -89,9 +92,9 @@ class SinkCache:
     """
 
     def __init__(self, sinks: int, window: int, headroom: int = 0, positions: str = "cache") -> None:
-        self.sinks = _count("sinks", sinks, least=0)
-        self.window = _count("window", window, least=1)
-        self.headroom = _count("headroom", headroom, least=0)
+        self.sinks = whole_number("sinks", sinks, least=0)
+        self.window = whole_number("window", window, least=1)
+        self.headroom = whole_number("headroom", headroom, least=0)
         if positions not in POSITIONS:
             raise ValueError(f"positions must be one of {', '.join(POSITIONS)}; got {positions!r}.")
         self.positions = positions
@@ -129,12 +132,17 @@ class SinkCache:
         -------
         SinkCacheState
             NumPy arrays: keys and values ``(batch, n_kv_head, capacity, head_dim)``, length ``(batch,)``.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If a size is no positive integer or ``dtype`` is another.
         """
         shape = (
-            _count("batch", batch, least=1),
-            _count("n_kv_head", n_kv_head, least=1),
+            whole_number("batch", batch, least=1),
+            whole_number("n_kv_head", n_kv_head, least=1),
             self.capacity,
-            _count("head_dim", head_dim, least=1),
+            whole_number("head_dim", head_dim, least=1),
         )
         if dtype not in FLOAT_DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(FLOAT_DTYPES)}; got {dtype!r}.")
@@ -307,10 +315,10 @@ class SinkCache:
         return cast(Tensor, pt.where(taken[:, None, :, None], gathered, rows))
 
     def _check(self, q: Tensor, k: Tensor, v: Tensor, state: SinkCacheState) -> None:
-        for name, x in (("q", q), ("k", k), ("v", v)):
+        named = {"q": q, "k": k, "v": v, "state.keys": state.keys, "state.values": state.values}
+        for name, x in named.items():
             if x.ndim != 4:
                 raise ValueError(f"{name} must be (batch, heads, seq, head_dim); got {x.ndim} dimensions.")
-        named = {"q": q, "k": k, "v": v, "state.keys": state.keys, "state.values": state.values}
         dtypes = {name: x.dtype for name, x in named.items()}
         if len(set(dtypes.values())) > 1:
             shown = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
@@ -335,11 +343,3 @@ def _agree(what: str, axis: int, tensors: dict[str, Tensor]) -> None:
     if len({size for size in sizes.values() if size is not None}) > 1:
         shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
         raise ValueError(f"{what} must be the same for all; got {shown}.")
-
-
-def _count(name: str, value: object, *, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be an integer; got {value!r}.")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}; got {value}.")
-    return int(value)

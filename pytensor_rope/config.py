@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pytensor_rope.checks import positive_number, whole_number
 from pytensor_rope.rotary import RotaryEmbedding
 
 
@@ -39,8 +40,10 @@ class DecoderConfig:
     Raises
     ------
     ValueError
-        If a size is not a positive integer, if ``n_kv_head`` does not divide ``n_head``, or if the rotary
-        hyper-parameters are refused by :class:`~pytensor_rope.RotaryEmbedding`.
+        If a size or ``epsilon`` is not positive, if ``n_kv_head`` does not divide ``n_head``, or if
+        :class:`~pytensor_rope.RotaryEmbedding` refuses the rotary hyper-parameters.
+    TypeError
+        If a size is no integer or ``epsilon`` no number.
 
     Examples
     --------
@@ -86,16 +89,13 @@ class DecoderConfig:
             "head_dim",
             "context_length",
         ):
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name} must be a positive integer; got {size!r}.")
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least=1))
         if self.n_head % self.n_kv_head:
             raise ValueError(
                 f"n_kv_head must divide n_head, so that every key/value head serves the same number of "
                 f"query heads; got n_kv_head={self.n_kv_head} and n_head={self.n_head}."
             )
-        if not self.epsilon > 0:
-            raise ValueError(f"epsilon must be positive; got {self.epsilon!r}.")
+        positive_number("epsilon", self.epsilon)
         self.rotary()
 
     def rotary(self) -> RotaryEmbedding:

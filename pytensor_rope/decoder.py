@@ -11,7 +11,7 @@ from pytensor.tensor import TensorLike
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pytensor_rope.attention import sink_attention
-from pytensor_rope.base import Layer, LayerOp, Tensor, axis_indices, resolve_name, sizes
+from pytensor_rope.base import FLOAT_DTYPES, Layer, LayerOp, Tensor, axis_indices, resolve_name, sizes
 from pytensor_rope.cache import SinkCache, SinkCacheState
 from pytensor_rope.config import DecoderConfig
 from pytensor_rope.norm import rms_norm
@@ -188,12 +188,18 @@ class Decoder(Layer):
         Parameters
         ----------
         token_ids : tensor
-            Shape ``(batch, seq)``, integers.
+            Shape ``(batch, seq)``, integers from 0 to ``vocab_size - 1``. A graph can't check that they
+            are (:class:`Stream` and :meth:`Model.logits` do).
 
         Returns
         -------
         tensor
             Shape ``(batch, seq, vocab_size)``, in the weights' dtype.
+
+        Raises
+        ------
+        TypeError
+            If ``token_ids`` are no matrix of integers.
         """
         ids = _check_token_ids(token_ids)
         x = self.embed(ids)
@@ -241,8 +247,14 @@ class Decoder(Layer):
             The normalised hidden states, ``(batch, seq, hidden_size)``; :meth:`logits` takes them.
         new_state : DecoderState
             The state after the chunk.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If ``state`` is not one of this decoder and ``cache``, or ``token_ids`` are no matrix of integers.
         """
         ids = _check_token_ids(token_ids)
+        self._check_state(state, cache)
         x = self.embed(ids)
         positions = cache.chunk_positions(state.length, ids, count)
         slot_positions = cache.slot_positions(state.length)
@@ -269,13 +281,27 @@ class Decoder(Layer):
         )
         return self._normalize(x), new_state
 
+    def _check_state(self, state: DecoderState, cache: SinkCache) -> None:
+        n_layer = self.config.n_layer
+        if (len(state.keys), len(state.values)) != (n_layer, n_layer):
+            raise ValueError(
+                f"The state has keys of {len(state.keys)} and values of {len(state.values)} layers, but "
+                f"{self.name} has {n_layer}: make it with initial_state."
+            )
+        for rows in (*state.keys, *state.values):
+            if rows.dtype != self.dtype or rows.type.shape[2] not in (None, cache.capacity):
+                raise ValueError(
+                    f"The state must hold {self.dtype} in {cache.capacity} slots for {cache!r}; got "
+                    f"{rows.type}."
+                )
+
     def embed(self, token_ids: Tensor) -> Tensor:
-        """Return the embeddings of ``token_ids``, with ``hidden_size`` as a last axis more."""
+        """Return the embeddings of ``token_ids (...)``, ``(..., hidden_size)`` in the weights' dtype."""
         embedded: Tensor = self.parameters["embedding"][token_ids]
         return embedded
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits of normalised hidden states ``(..., hidden_size)``."""
+        """Return the logits ``(..., vocab_size)`` of normalised hidden states ``(..., hidden_size)``."""
         if self.config.tied:
             return _project(hidden, self.parameters["embedding"].T)
         return _project(hidden, self.parameters["head"])
@@ -345,8 +371,8 @@ def _check_weights(weights: Mapping[str, np.ndarray], config: DecoderConfig) -> 
         if weights[name].shape != shape:
             raise ValueError(f"Weight {name!r} must have shape {shape}; got {weights[name].shape}.")
     dtypes = {str(weight.dtype) for weight in weights.values()}
-    if len(dtypes) > 1:
-        raise ValueError(f"The weights must have one dtype; got {', '.join(sorted(dtypes))}.")
+    if len(dtypes) > 1 or not dtypes <= set(FLOAT_DTYPES):
+        raise ValueError(f"The weights must have one float dtype; got {', '.join(sorted(dtypes))}.")
 
 
 def _check_token_ids(token_ids: TensorLike) -> Tensor:

@@ -4,6 +4,8 @@ from decimal import Context, Decimal, localcontext
 
 import numpy as np
 
+from pytensor_rope.checks import positive_number, whole_number
+
 SCALINGS = ("none", "linear", "ntk")
 
 _PRECISION = Context(prec=60)
@@ -47,6 +49,8 @@ def inverse_frequencies(
     ------
     ValueError
         If a hyper-parameter is out of range or ``scaling`` is unknown.
+    TypeError
+        If ``rotary_dim`` is no integer, or ``base`` or ``scaling_factor`` no number.
 
     References
     ----------
@@ -74,38 +78,40 @@ def turns(rotary_dim: int, base: float, scaling: str, scaling_factor: float, *, 
 
 def check_rotary_dim(rotary_dim: object, name: str = "rotary_dim") -> int:
     """Return ``rotary_dim`` as an int, refusing what can't be split into pairs."""
-    if isinstance(rotary_dim, bool) or not isinstance(rotary_dim, int | np.integer):
-        raise TypeError(f"{name} must be an integer; got {rotary_dim!r}.")
-    if rotary_dim < 2 or rotary_dim % 2:
+    d = whole_number(name, rotary_dim, least=2)
+    if d % 2:
         raise ValueError(
-            f"{name} must be even and at least 2, since dimensions are rotated in pairs; got "
-            f"{rotary_dim}. Pass an even rotary_dim to rotate part of the head."
+            f"{name} must be even, since dimensions are rotated in pairs; got {d}. Pass an even "
+            f"rotary_dim to rotate part of the head."
         )
-    return int(rotary_dim)
+    return d
 
 
 def check_scheme(base: float, scaling: str, scaling_factor: float) -> tuple[float, str, float]:
     """Return the scheme's hyper-parameters as plain values, refusing what gives no frequencies."""
-    if not (np.isfinite(base) and base > 0):
-        raise ValueError(f"base must be positive and finite; got {base!r}.")
+    base = positive_number("base", base)
     if scaling not in SCALINGS:
         raise ValueError(f"scaling must be one of {', '.join(SCALINGS)}; got {scaling!r}.")
-    if not (np.isfinite(scaling_factor) and scaling_factor > 0):
-        raise ValueError(f"scaling_factor must be positive and finite; got {scaling_factor!r}.")
+    scaling_factor = positive_number("scaling_factor", scaling_factor)
     if scaling == "none" and scaling_factor != 1:
         raise ValueError(
             f'scaling_factor={scaling_factor!r} has no effect with scaling="none". Pass '
             f'scaling="linear" or scaling="ntk", or leave scaling_factor out.'
         )
-    return float(base), scaling, float(scaling_factor)
+    return base, scaling, scaling_factor
+
+
+def check_scheme_fits(scaling: str, rotary_dim: int) -> None:
+    """Refuse a scheme that gives no frequencies for ``rotary_dim``."""
+    if scaling == "ntk" and rotary_dim == 2:
+        raise ValueError('scaling="ntk" needs a rotary_dim above 2: its exponent is d / (d - 2).')
 
 
 def _exact_frequencies(rotary_dim: int, base: float, scaling: str, scaling_factor: float) -> list[Decimal]:
     """Return the inverse frequencies to 60 digits: float64 would lose a turn's fraction far out."""
     d = check_rotary_dim(rotary_dim)
     base, scaling, scaling_factor = check_scheme(base, scaling, scaling_factor)
-    if scaling == "ntk" and d == 2:
-        raise ValueError('scaling="ntk" needs a rotary_dim above 2: its exponent is d / (d - 2).')
+    check_scheme_fits(scaling, d)
     with localcontext(_PRECISION):
         log_base = Decimal(base).ln()
         factor = Decimal(scaling_factor)

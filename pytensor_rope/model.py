@@ -106,7 +106,7 @@ class Model:
         Returns
         -------
         Stream
-            With an empty cache. Streams of one model share its weights.
+            With an empty cache. It compiles when it first reads. Streams of one model share its weights.
 
         Raises
         ------
@@ -144,9 +144,8 @@ def load_model(path_or_name: str | os.PathLike[str]) -> Model:
     Raises
     ------
     CheckpointError
-        If the file is damaged, or asks for something that is not implemented.
-    OSError
-        If there is no such file.
+        If there is no such file or name, or the file is damaged or asks for something that is not
+        implemented.
     ImportError
         If a package to read it with is missing, naming the extra.
 

@@ -21,6 +21,7 @@ from pytensor_rope.base import (
     pinned,
     resolve_name,
 )
+from pytensor_rope.checks import positive_number, whole_number
 
 
 class RMSNormalize(BroadcastingLayerOp):
@@ -137,10 +138,11 @@ class RMSNorm(VariadicLayer):
     Raises
     ------
     ValueError
-        If ``epsilon`` isn't positive in the statistics' dtype, if ``n_in`` isn't a positive integer or
-        contradicts an input, or if no size is known.
+        If ``epsilon`` isn't positive in the statistics' dtype, if ``n_in`` isn't positive or contradicts
+        an input, if no size is known, or if a residual isn't of the input's dtype and rank.
     TypeError
-        If ``name`` isn't a string or an input isn't of a float dtype.
+        If ``name`` isn't a string, ``n_in`` no integer or ``epsilon`` no number, an input isn't of a float
+        dtype, or there are more than two.
 
     References
     ----------
@@ -165,7 +167,7 @@ class RMSNorm(VariadicLayer):
         unit_offset: bool = False,
     ) -> None:
         self.name = resolve_name(name, type(self).__name__, "n_in")
-        self.n_in = None if n_in is None else _check_n_in(n_in)
+        self.n_in = None if n_in is None else whole_number("n_in", n_in, least=1)
         self.epsilon = _check_epsilon(epsilon, "float64")
         self.affine = affine
         self.unit_offset = unit_offset
@@ -310,15 +312,9 @@ def _through_normalization(g: Tensor, normalized: Tensor, r: Tensor) -> Tensor:
 
 def _check_epsilon(epsilon: float, dtype: str) -> float:
     smallest = np.finfo(dtype).tiny
-    if not (np.isfinite(epsilon) and epsilon >= smallest):
+    epsilon = positive_number("epsilon", epsilon)
+    if epsilon < smallest:
         raise ValueError(
-            f"epsilon must be positive and at least {smallest:.2g}, the smallest normal {dtype}; got "
-            f"{epsilon!r}."
+            f"epsilon must be at least {smallest:.2g}, the smallest normal {dtype}; got {epsilon!r}."
         )
-    return float(epsilon)
-
-
-def _check_n_in(n_in: object) -> int:
-    if isinstance(n_in, bool) or not isinstance(n_in, int | np.integer) or n_in < 1:
-        raise ValueError(f"n_in must be a positive integer; got {n_in!r}.")
-    return int(n_in)
+    return epsilon

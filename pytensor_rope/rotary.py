@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, cast, override
 
-import numpy as np
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
 from pytensor.tensor import TensorLike
@@ -19,11 +18,8 @@ from pytensor_rope.base import (
     resolve_name,
     sizes,
 )
-from pytensor_rope.frequencies import (
-    check_rotary_dim,
-    check_scheme,
-    inverse_frequencies,
-)
+from pytensor_rope.checks import whole_number
+from pytensor_rope.frequencies import check_rotary_dim, check_scheme, check_scheme_fits
 
 PAIRINGS = ("half", "adjacent")
 
@@ -121,7 +117,7 @@ class RotaryEmbedding(VariadicLayer):
     Parameters
     ----------
     name : str, optional
-        Name of the output. Default is "RotaryEmbedding".
+        Name of the layer; its output is named ``{name}_output``. Default is "RotaryEmbedding".
     head_dim : int, optional
         Size of the last axis. Checked against the input; with an input whose last axis is not known
         statically it makes the frequencies exact there too.
@@ -142,7 +138,8 @@ class RotaryEmbedding(VariadicLayer):
     ValueError
         If a hyper-parameter is out of range or unknown, or an input contradicts it.
     TypeError
-        If ``name`` isn't a string or an input's dtype is refused.
+        If ``name`` isn't a string, a dimension no integer or ``base`` no number, an input's dtype is
+        refused, or there are not two.
 
     References
     ----------
@@ -177,7 +174,7 @@ class RotaryEmbedding(VariadicLayer):
         self.pairing = pairing
         self.head_dim, self.rotary_dim = _check_dims(head_dim, rotary_dim)
         if (d := self.rotary_dim or self.head_dim) is not None:
-            self._inverse_frequencies(d)
+            check_scheme_fits(self.scaling, d)
 
     def __repr__(self) -> str:
         shown = (
@@ -237,12 +234,20 @@ class RotaryEmbedding(VariadicLayer):
         cos, sin : tensor
             Shape ``(..., seq, rotary_dim // 2)``, with a head axis of 1 before ``seq`` where
             ``position_ids`` has batch axes; float64 for float64 inputs, else float32.
+
+        Raises
+        ------
+        ValueError
+            If not one of ``like`` and ``dtype`` is given, or the layer doesn't know its dimension.
         """
+        if (like is None) == (dtype is None):
+            raise ValueError(f"{self.name} takes the dtype from like or from dtype: pass one of them.")
         rotary_dim = self.rotary_dim or self.head_dim
         if like is not None:
             rotary_dim, dtype = self._resolve_rotary_dim(like), like.dtype
-        if dtype is None or (like is None and rotary_dim is None):
-            raise ValueError(f"{self.name} needs an input to take dtype and head_dim from: pass like.")
+        elif rotary_dim is None:
+            raise ValueError(f"{self.name} has no head_dim or rotary_dim: pass like to take it from.")
+        assert dtype is not None
         position_ids = pt.as_tensor(position_ids)
         cos, sin = angles(
             position_ids,
@@ -258,7 +263,27 @@ class RotaryEmbedding(VariadicLayer):
         return cos, sin
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Rotate ``x`` by angles that :meth:`angles` gave."""
+        """
+        Rotate ``x`` by angles that :meth:`angles` gave.
+
+        Parameters
+        ----------
+        x : tensor
+            Shape ``(..., n_head, seq, head_dim)``, float16, float32 or float64.
+        cos, sin : tensor
+            Shape ``(seq, rotary_dim // 2)`` or ``(batch..., 1, seq, rotary_dim // 2)``.
+
+        Returns
+        -------
+        tensor
+            As ``x``.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If ``x`` contradicts the layer's dimensions or isn't of a float dtype.
+        """
+        x = float_tensor(x, "x")
         self._resolve_rotary_dim(x)
         out = rotate(
             x,
@@ -287,14 +312,8 @@ class RotaryEmbedding(VariadicLayer):
         d = self.head_dim if self.head_dim is not None else static
         if d is None:
             return None
-        check_rotary_dim(d, "head_dim")
-        self._inverse_frequencies(d)
+        check_scheme_fits(self.scaling, check_rotary_dim(d, "head_dim"))
         return d
-
-    def _inverse_frequencies(self, d: int) -> np.ndarray:
-        return inverse_frequencies(
-            d, base=self.base, scaling=self.scaling, scaling_factor=self.scaling_factor
-        )
 
 
 def rotary_embedding(
@@ -368,11 +387,10 @@ def _check_dims(head_dim: int | None, rotary_dim: int | None) -> tuple[int | Non
         return None, rotary_dim
     if rotary_dim is None:
         return check_rotary_dim(head_dim, "head_dim"), None
-    if isinstance(head_dim, bool) or not isinstance(head_dim, int | np.integer):
-        raise TypeError(f"head_dim must be an integer; got {head_dim!r}.")
+    head_dim = whole_number("head_dim", head_dim, least=1)
     if rotary_dim > head_dim:
         raise ValueError(f"rotary_dim={rotary_dim} is larger than head_dim={head_dim}.")
-    return int(head_dim), rotary_dim
+    return head_dim, rotary_dim
 
 
 def _check_position_ids(position_ids: TensorLike, x: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import shared
 
-from pytensor_rope.backends import CompiledFunction, function
+from pytensor_rope.backends import CompiledFunction, check_backend, function
 from pytensor_rope.cache import SinkCache
+from pytensor_rope.checks import whole_number
 from pytensor_rope.decoder import Decoder, DecoderState
 from pytensor_rope.sampling import Sampler
 
@@ -27,16 +28,32 @@ class Stream:
 
     Its functions are compiled when they are first needed, once for all prompt lengths.
 
-    Attributes
+    Parameters
     ----------
-    backend : str
-        The backend.
+    decoder : Decoder
+        The model. Its weights move to the backend.
     cache : SinkCache
         The cache's layout.
-    batch : int
-        Number of rows that are streamed side by side.
+    backend : {"c", "numba", "jax", "mlx"}
+        Where to compute.
+    batch : int, optional
+        Number of rows to stream side by side. Default is 1.
+
+    Attributes
+    ----------
+    decoder, cache, backend, batch
+        As given.
     position : int
         Number of tokens read so far.
+    nbytes : int
+        Bytes of keys and values.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If ``backend`` is unknown or ``batch`` not a positive integer.
+    ImportError
+        If the backend isn't installed.
 
     Examples
     --------
@@ -62,8 +79,8 @@ class Stream:
     def __init__(self, decoder: Decoder, cache: SinkCache, *, backend: str, batch: int = 1) -> None:
         self.decoder = decoder
         self.cache = cache
-        self.backend = backend
-        self.batch = batch
+        self.backend = check_backend(backend)
+        self.batch = whole_number("batch", batch, least=1)
         self.position = 0
         self._state = _shared_state(decoder.initial_state(cache, batch))
 
@@ -129,7 +146,10 @@ class Stream:
         ValueError, TypeError
             As :meth:`prefill`.
         """
-        ids = self._check_token_ids(np.reshape(token, (-1, 1)))
+        token = np.asarray(token)
+        if token.shape != (self.batch,) and not (token.ndim == 0 and self.batch == 1):
+            raise ValueError(f"token must be one id a row, shape ({self.batch},); got {token.shape}.")
+        ids = self._check_token_ids(token.reshape(self.batch, 1))
         self._check_room(1)
         logits: npt.NDArray[Any] = self._step(ids)
         self.position += 1
@@ -184,8 +204,8 @@ class Stream:
             )
         ids = self._check_token_ids(prompt_ids)
         self._check_room(ids.shape[1])
-        if max_tokens is not None and (isinstance(max_tokens, bool) or max_tokens < 1):
-            raise ValueError(f"max_tokens must be at least 1, or None for no end; got {max_tokens!r}.")
+        if max_tokens is not None:
+            max_tokens = whole_number("max_tokens", max_tokens, least=1)
         sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         return self._generate(ids, max_tokens, sampler, frozenset(stop))
 

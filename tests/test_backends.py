@@ -258,3 +258,22 @@ def test_jax_computes_float64_in_float64_beside_float32(backend):
     expected = value / np.sqrt((value**2).mean(axis=-1, keepdims=True) + 1e-6)
     np.testing.assert_allclose(wide, expected, rtol=1e-14)
     assert [out.dtype.name for out in rest] == ["float32", "float32"]
+
+
+def test_a_shared_random_generator_stays_one(backend):
+    """Only tensors move to a backend's own arrays."""
+    if backend == "mlx":
+        pytest.skip("MLX has no random variables in PyTensor")
+    generator = pytensor.shared(np.random.default_rng(0))
+    x = pt.tensor("x", shape=(3,), dtype="float32")
+    draw = pt.random.normal(size=(3,), rng=generator).astype("float32")
+    values = function([x], x + draw, backend=backend)(np.zeros(3, "float32"))
+    assert values.shape == (3,)
+    assert isinstance(generator.get_value(), np.random.Generator)
+
+
+def test_default_updates_are_updates_too(backend):
+    counter = pytensor.shared(np.zeros(2, "float32"))
+    counter.default_update = counter + np.float32(1)
+    count = function([], counter * np.float32(2), backend=backend)
+    assert [count()[0] for _ in range(3)] == [0, 2, 4]

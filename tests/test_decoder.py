@@ -10,7 +10,7 @@ import pytest
 from conftest import compile_for
 from pytensor.gradient import grad
 
-from pytensor_rope import Decoder, DecoderConfig
+from pytensor_rope import Decoder, DecoderConfig, DecoderState, SinkCache
 from pytensor_rope.decoder import weight_shapes
 
 CONFIG = DecoderConfig(
@@ -86,10 +86,9 @@ def test_gradients_are_the_finite_differences(backend):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"n_layer": 0}, "n_layer must be a positive integer; got 0"),
-        ({"hidden_size": 1.5}, "hidden_size must be a positive integer; got 1.5"),
+        ({"n_layer": 0}, "n_layer must be at least 1; got 0"),
         ({"n_kv_head": 3}, "n_kv_head must divide n_head"),
-        ({"epsilon": 0.0}, "epsilon must be positive; got 0.0"),
+        ({"epsilon": 0.0}, "epsilon must be positive and finite; got 0.0"),
         ({"rotary_dim": 3}, "rotary_dim must be even"),
         ({"pairing": "both"}, "pairing must be one of half, adjacent; got 'both'"),
         ({"base": -1.0}, "base must be positive"),
@@ -100,6 +99,26 @@ def test_a_wrong_config_is_refused(change, message):
         dataclasses.replace(CONFIG, **change)
 
 
+def test_a_config_of_other_types_is_refused():
+    with pytest.raises(TypeError, match=r"hidden_size must be an integer; got 1\.5"):
+        dataclasses.replace(CONFIG, hidden_size=1.5)
+    with pytest.raises(TypeError, match="epsilon must be a number; got 'small'"):
+        dataclasses.replace(CONFIG, epsilon="small")
+
+
+def test_a_state_of_another_model_is_refused():
+    cache = SinkCache(1, 4)
+    state = decoder().initial_state(cache, batch=1)
+    variables = DecoderState(
+        *([pt.as_tensor(x).type() for x in part] for part in (state.keys, state.values)), pt.ivector()
+    )
+    ids = pt.imatrix()
+    with pytest.raises(ValueError, match="keys of 1 and values of 1 layers, but Decoder has 2"):
+        decoder().attend(ids, variables._replace(keys=variables.keys[:1], values=variables.values[:1]), cache)
+    with pytest.raises(ValueError, match="must hold float64 in 6 slots"):
+        decoder().attend(ids, variables, SinkCache(1, 5))
+
+
 def test_weights_that_do_not_fit_are_refused():
     weights = {name: np.zeros(shape, "float32") for name, shape in weight_shapes(CONFIG).items()}
     with pytest.raises(ValueError, match=r"missing \['final_norm'\]"):
@@ -108,7 +127,7 @@ def test_weights_that_do_not_fit_are_refused():
         Decoder(config=CONFIG, weights=weights | {"head": np.zeros((16, 37), "float32")})
     with pytest.raises(ValueError, match=r"'layers.0.query' must have shape \(16, 24\); got \(24, 16\)"):
         Decoder(config=CONFIG, weights=weights | {"layers.0.query": np.zeros((24, 16), "float32")})
-    with pytest.raises(ValueError, match="one dtype; got float32, float64"):
+    with pytest.raises(ValueError, match="one float dtype; got float32, float64"):
         Decoder(config=CONFIG, weights=weights | {"final_norm": np.zeros(16)})
     with pytest.raises(TypeError, match="token_ids must be integers"):
         decoder()(pt.fmatrix())

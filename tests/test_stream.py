@@ -189,6 +189,12 @@ def test_wrong_settings_are_refused_at_once():
     ):
         with pytest.raises(ValueError, match=name):
             stream.generate([1], **wrong)
+    with pytest.raises(TypeError, match=r"max_tokens must be an integer; got 2\.5"):
+        stream.generate([1], 2.5)
+    with pytest.raises(ValueError, match=r"token must be one id a row, shape \(1,\); got \(2, 2\)"):
+        stream.step([[1, 2], [3, 4]])
+    with pytest.raises(ValueError, match="backend must be one of"):
+        Stream(decoder_for("reference"), SinkCache(2, 8), backend="torch")
     with pytest.raises(ValueError, match="at least 2 tokens"):
         stream.score([1])
     rows = Stream(decoder_for("reference"), SinkCache(2, 8), backend="jax", batch=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -42,15 +43,10 @@ def info(options: argparse.Namespace) -> int:
 
 
 def parameter_count(config: DecoderConfig) -> int:
-    """Return the number of weights of a Llama-family decoder."""
-    hidden, query_width = config.hidden_size, config.n_head * config.head_dim
-    key_value_width = config.n_kv_head * config.head_dim
-    attention = 2 * hidden * query_width + 2 * hidden * key_value_width
-    feed_forward = 3 * hidden * config.intermediate_size
-    two_norms = 2 * hidden
-    embeddings = (1 if config.tied else 2) * config.vocab_size * hidden
-    final_norm = hidden
-    return embeddings + config.n_layer * (attention + feed_forward + two_norms) + final_norm
+    """Return the number of weights of a decoder."""
+    from pytensor_rope.decoder import weight_shapes
+
+    return sum(math.prod(shape) for shape in weight_shapes(config).values())
 
 
 def cache_bytes(config: DecoderConfig, slots: int) -> int:

@@ -1,0 +1,23 @@
+"""Checks of plain values, where they enter."""
+
+import math
+
+import numpy as np
+
+
+def whole_number(name: str, value: object, *, least: int) -> int:
+    """Return ``value`` as an int, refusing what is no integer (TypeError) or below ``least`` (ValueError)."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer; got {value!r}.")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}; got {value}.")
+    return int(value)
+
+
+def positive_number(name: str, value: object) -> float:
+    """Return ``value`` as a float, refusing what is no number (TypeError) or not positive and finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be a number; got {value!r}.")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be positive and finite; got {value!r}.")
+    return float(value)
