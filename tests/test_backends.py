@@ -160,7 +160,7 @@ def float16_graph():
 def test_float16_on_numba_is_refused_with_the_way_out():
     inputs, output = float16_graph()
     with pytest.raises(
-        NotImplementedError, match="Numba has no float16.*Cast to float32, or .* c, jax or mlx"
+        NotImplementedError, match=r"Numba has no float16.*Cast to float32, or .* c, jax or mlx"
     ):
         function(inputs, output, backend="numba")
 
