@@ -28,9 +28,10 @@ demo: $(VENV)/.demo ## A small language model answers, then writes past its wind
 	@echo "   the last 60. Memory stays as it is while the text runs past the window."
 	@$(BIN)/pytensor-rope generate "Gravity is" --raw --sinks 4 --window 60 --tokens 200
 
+# Two test processes share the cores: two threads of matrix products in each would only wait for one another.
 test: lint types ## Ruff, mypy --strict, and the whole suite on the four backends
 	@echo "==> pytest, on C, Numba, JAX and MLX"
-	@$(BIN)/python -m pytest -n 2
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.dev ## Ruff: rules and format
 	@echo "==> ruff"

@@ -160,6 +160,10 @@ def angles(
 
 
 def _cos_sin(angle: Tensor, dtype: str) -> list[Tensor]:
+    if angle.dtype == "float64":
+        # MLX takes the sine of a float64 in float32, where a large angle would be lost.
+        turn = pinned(2 * np.pi, "float64")
+        angle = angle - turn * pt.round(angle / turn)
     return [pt.cos(angle).astype(dtype), pt.sin(angle).astype(dtype)]
 
 
@@ -168,7 +172,10 @@ def _sign_magnitude(position_ids: Tensor) -> tuple[Tensor | None, Tensor]:
     if position_ids.dtype in ("uint32", "uint64"):
         return None, position_ids
     wide = position_ids if position_ids.dtype == "int64" else position_ids.astype("int32")
-    return pt.lt(wide, pinned(0, wide.dtype)), pt.abs(wide).astype(f"u{wide.dtype}")
+    negative = pt.lt(wide, pinned(0, wide.dtype))
+    # In two's complement: the least integer has no absolute value in its own dtype.
+    unsigned = wide.astype(f"u{wide.dtype}")
+    return negative, pt.where(negative, pt.invert(unsigned) + pinned(1, unsigned.dtype), unsigned)
 
 
 def _direction(negative: Tensor | None, dtype: str) -> Tensor | np.ndarray:

@@ -37,7 +37,7 @@ def function(
     ----------
     inputs : sequence of Variable
         The inputs.
-    outputs : Variable, sequence or dict of Variable, or None
+    outputs : Variable, list of Variable, or None
         The outputs.
     backend : {"c", "numba", "jax", "mlx"}
         The linker to compile for.
@@ -138,14 +138,11 @@ class CompiledFunction:
         """Return the outputs as NumPy arrays of the dtypes that the graph declares."""
         if outputs is None:
             return None
-        names = list(outputs) if isinstance(outputs, dict) else None
-        values = outputs.values() if names else outputs if isinstance(outputs, list) else [outputs]
-        arrays = [
-            self._device.to_numpy(value, dtype) for value, dtype in zip(values, self._dtypes, strict=True)
+        if not isinstance(outputs, list):
+            return self._device.to_numpy(outputs, self._dtypes[0])
+        return [
+            self._device.to_numpy(output, dtype) for output, dtype in zip(outputs, self._dtypes, strict=True)
         ]
-        if names:
-            return dict(zip(names, arrays, strict=True))
-        return arrays if isinstance(outputs, list) else arrays[0]
 
 
 class _Device:
@@ -257,8 +254,6 @@ _DEVICES: dict[str, Callable[[set[str]], _Device]] = {
 def _flatten(outputs: Any) -> list[Any]:
     if outputs is None:
         return []
-    if isinstance(outputs, dict):
-        return list(outputs.values())
     return list(outputs) if isinstance(outputs, list | tuple) else [outputs]
 
 

@@ -13,6 +13,7 @@ from pytensor.graph.replace import _vectorize_node
 from pytensor.tensor import TensorLike
 from pytensor.tensor.blockwise import vectorize_node_fallback
 from pytensor.tensor.symbolic import TensorSymbolicOp
+from pytensor.tensor.type import TensorType
 from pytensor.tensor.variable import TensorVariable
 
 type Tensor = TensorVariable[Any, Any]
@@ -84,8 +85,12 @@ class LayerOp(TensorSymbolicOp):
 
     @override
     def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-        gradients: list[Any] = super().pullback(inputs, outputs, cotangents)
-        return gradients
+        gradients = super().pullback(inputs, outputs, cotangents)
+        # The gradient of a cast stays in the wider dtype; an input's has the input's own.
+        return [
+            g.astype(x.dtype) if isinstance(g.type, TensorType) and x.dtype in FLOAT_DTYPES else g
+            for g, x in zip(gradients, inputs, strict=True)
+        ]
 
     @override
     def do_constant_folding(self, fgraph: FunctionGraph, node: Apply[Any]) -> bool:

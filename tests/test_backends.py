@@ -167,14 +167,14 @@ def test_float16_on_numba_is_refused_with_the_way_out():
 
 def test_float16_in_an_update_on_numba_is_refused():
     state = pytensor.shared(np.zeros(2, "float16"))
-    with pytest.raises(NotImplementedError, match="Numba has no float16"):
+    with pytest.raises(NotImplementedError, match=r"Numba has no float16"):
         function([], None, backend="numba", updates={state: state * 2})
 
 
 def test_float16_inside_a_float32_graph_on_numba_is_refused():
     x = pt.tensor("x", shape=(2, 4), dtype="float32")
     inside = rms_norm(x.astype("float16")).astype("float32")
-    with pytest.raises(NotImplementedError, match="Numba has no float16"):
+    with pytest.raises(NotImplementedError, match=r"Numba has no float16"):
         function([x], inside, backend="numba")
 
 
