@@ -7,6 +7,12 @@ import pytest
 
 BACKENDS = ("c", "numba", "jax", "mlx")
 FLOAT16_BACKENDS = ("c", "jax", "mlx")
+# Arguments of tests that run on some of the backends only.
+SUBSETS = {
+    "float16_backend": FLOAT16_BACKENDS,
+    "scan_backend": ("c", "numba"),  # JAX scans a fixed number of steps only, MLX not at all.
+    "tracing_backend": ("jax", "mlx"),  # Those whose arrays may differ in dtype from their types.
+}
 DTYPES = ("float16", "float32", "float64")
 
 
@@ -35,9 +41,9 @@ def pytest_generate_tests(metafunc):
         for mark in metafunc.definition.iter_markers("parametrize")
         for name in (mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0])
     }
-    if "float16_backend" in names:
-        backends = [backend for backend in chosen if backend in FLOAT16_BACKENDS]
-        metafunc.parametrize("float16_backend", [on(backend) for backend in backends], scope="session")
+    for name in names & set(SUBSETS):
+        backends = [backend for backend in chosen if backend in SUBSETS[name]]
+        metafunc.parametrize(name, [on(backend) for backend in backends], scope="session")
     if "backend" not in names or "backend" in parametrized:
         return
     if "dtype" not in names or "dtype" in parametrized:

@@ -8,7 +8,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import reference
-from conftest import chosen_backends, compile_for, dtypes_at_run_time, on, random
+from conftest import compile_for, dtypes_at_run_time, random
 from pytensor.graph.traversal import ancestors
 
 from pytensor_rope import RotaryEmbedding, SinkCache, SinkCacheState, function
@@ -275,10 +275,7 @@ def test_state_in_shared_variables(backend, batch):
     assert np.asarray(state.length.get_value()).tolist() == [16] * batch
 
 
-@pytest.mark.parametrize("scan_backend", [on("c"), on("numba")])
-def test_state_carried_by_a_scan(request, scan_backend):
-    # JAX scans a fixed number of steps only, and MLX has no scan.
-    skip_unless_chosen(request, scan_backend)
+def test_state_carried_by_a_scan(scan_backend):
     sink_cache = SinkCache(2, 4)
     rotary = RotaryEmbedding()
     initial = sink_cache.initial_state(1, N_KV_HEAD, 8)
@@ -295,11 +292,6 @@ def test_state_carried_by_a_scan(request, scan_backend):
     got = compile_for([q, k, v], attended, scan_backend)(*by_step)
     expected = expected_attention(*values, 2, 4)
     np.testing.assert_allclose(got[:, :, :, 0], np.moveaxis(expected, 2, 0), rtol=0, atol=1e-5)
-
-
-def skip_unless_chosen(request, backend):
-    if backend not in chosen_backends(request.config):
-        pytest.skip(f"--backend leaves {backend} out")
 
 
 @cache
@@ -434,10 +426,7 @@ def test_gradients_have_the_input_s_dtype(dtype):
     assert [gradient.dtype for gradient in of_chunk] == [dtype] * 3
 
 
-@pytest.mark.parametrize("tracing_backend", [on("jax"), on("mlx")])
-def test_gradients_have_the_input_s_dtype_at_run_time(request, tracing_backend):
-    # C and Numba arrays have the dtype of their type; these two choose their own.
-    skip_unless_chosen(request, tracing_backend)
+def test_gradients_have_the_input_s_dtype_at_run_time(tracing_backend):
     sink_cache, compiled = gradients(tracing_backend, "float32")
     state = sink_cache.initial_state(2, 1, 4)
     chunk = [random(41 + i, 2, n, 3, 4, dtype="float32") for i, n in enumerate((2, 1, 1, 2))]

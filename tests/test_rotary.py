@@ -175,9 +175,10 @@ def test_pairings_are_one_rotation_in_two_orders(backend, dtype):
     x = random(6, 2, 3, 7, 8, dtype=dtype)
     to_half = [0, 2, 4, 6, 1, 3, 5, 7]
     rotate = rotations(backend, dtype)
-    adjacent = rotate(x, range(7))["adjacent"][..., to_half]
-    half = rotate(x[..., to_half], range(7))["half"]
-    np.testing.assert_array_equal(adjacent, half)
+    adjacent = np.float64(rotate(x, range(7))["adjacent"][..., to_half])
+    half = np.float64(rotate(x[..., to_half], range(7))["half"])
+    # Not bit for bit: a compiler may fuse a product and a sum in one loop and not in the other.
+    np.testing.assert_allclose(adjacent, half, rtol=0, atol=4 * rounding(backend, dtype))
 
 
 def test_what_is_not_rotated_passes_through_bit_for_bit(backend, dtype):
@@ -381,8 +382,9 @@ def test_angles_are_computed_once_for_all_layers(backend):
     layers = [RotaryEmbedding(f"layer_{i}", head_dim=8) for i in range(2)]
     outputs = [layer(x, positions) for layer in layers for x in (q, k)]
     nodes = compile_for([q, k, positions], outputs, backend).compiled.maker.fgraph.apply_nodes
-    assert sum(isinstance(node.op, Angles) for node in nodes) == 1
-    assert sum(isinstance(node.op, Rotate) for node in nodes) == 2
+    # C has a kernel in the place of each op.
+    names = [type(node.op).__name__.removesuffix("Kernel") for node in nodes]
+    assert (names.count("Angles"), names.count("Rotate")) == (1, 2)
 
 
 def test_layers_of_different_bases_do_not_share_angles(backend):
