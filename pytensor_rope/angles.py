@@ -163,7 +163,7 @@ def _cos_sin(angle: Tensor, dtype: str) -> list[Tensor]:
     if angle.dtype == "float64":
         # MLX takes the sine of a float64 in float32, where a large angle would be lost.
         turn = pinned(2 * np.pi, "float64")
-        angle = angle - turn * pt.round(angle / turn)
+        angle = angle - turn * pt.floor(angle / turn + pinned(0.5, "float64"))
     return [pt.cos(angle).astype(dtype), pt.sin(angle).astype(dtype)]
 
 

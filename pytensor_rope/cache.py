@@ -8,7 +8,7 @@ from pytensor.tensor import TensorLike
 
 from pytensor_rope.attention import sink_attention
 from pytensor_rope.base import FLOAT_DTYPES, Tensor, axis_indices, float_tensor, pinned
-from pytensor_rope.checks import whole_number
+from pytensor_rope.checks import finite_number, whole_number
 from pytensor_rope.rotary import RotaryEmbedding
 
 POSITIONS = ("cache", "absolute")
@@ -192,6 +192,7 @@ class SinkCache:
         q, k, v = (float_tensor(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
         state = SinkCacheState(*(pt.as_tensor(x) for x in state))
         self._check(q, k, v, state)
+        scale = None if scale is None else finite_number("scale", scale)
         positions = self.chunk_positions(state.length, k)
         angles = rotary.angles(positions, like=q)
         sink_angles = rotary.angles(self.sink_query_positions(positions), like=q)

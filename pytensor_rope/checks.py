@@ -14,10 +14,23 @@ def whole_number(name: str, value: object, *, least: int) -> int:
     return int(value)
 
 
+def finite_number(name: str, value: object) -> float:
+    """Return ``value`` as a float, refusing what is no number (TypeError) or not finite (ValueError)."""
+    number = _number(name, value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be finite; got {value!r}.")
+    return number
+
+
 def positive_number(name: str, value: object) -> float:
-    """Return ``value`` as a float, refusing what is no number (TypeError) or not positive and finite."""
+    """Return ``value`` as a float, refusing what is no number or not positive and finite."""
+    number = _number(name, value)
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{name} must be positive and finite; got {value!r}.")
+    return number
+
+
+def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name} must be a number; got {value!r}.")
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be positive and finite; got {value!r}.")
     return float(value)

@@ -465,7 +465,7 @@ def x_of(*shape, dtype="float32"):
     ("arguments", "error", "message"),
     [
         ({"head_dim": 65}, ValueError, "head_dim must be even.*got 65"),
-        ({"head_dim": 0}, ValueError, "head_dim must be even and at least 2.*got 0"),
+        ({"head_dim": 0}, ValueError, "head_dim must be at least 2; got 0"),
         ({"head_dim": 8.0}, TypeError, r"head_dim must be an integer; got 8\.0"),
         ({"rotary_dim": 3}, ValueError, "rotary_dim must be even.*got 3"),
         ({"rotary_dim": 8.0}, TypeError, r"rotary_dim must be an integer; got 8\.0"),
