@@ -21,8 +21,9 @@ help: ## Show this list
 demo: $(VENV)/.demo ## A small language model answers, then writes past its window
 	@echo
 	@echo "1. SmolLM2 (135M parameters) answers a question, compiled by Numba."
-	@echo "   The first run compiles the model; later ones find it in PyTensor's cache."
-	@$(BIN)/pytensor-rope generate "What is the capital of France?" --model smollm2 --backend numba --chat --tokens 40
+	@echo "   The first run compiles the model for a minute, and for another after the first token;"
+	@echo "   later runs find it in PyTensor's cache."
+	@$(BIN)/pytensor-rope generate "What is the capital of France?" --model smollm2 --chat --sinks 4 --window 60 --tokens 40
 	@echo
 	@echo "2. It goes on from \"Gravity is\" for 200 tokens with a cache of 64: the first 4 tokens and"
 	@echo "   the last 60. Memory stays as it is while the text runs past the window."
