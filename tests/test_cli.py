@@ -1,6 +1,7 @@
 """The command line, against a model that recites."""
 
 import codecs
+import inspect
 import itertools
 import json
 import math
@@ -822,3 +823,18 @@ def test_debug_variable_shows_the_traceback(refuse, capsys, monkeypatch, value, 
     err = capsys.readouterr().err
     assert ("Traceback" in err) == shown
     assert err.endswith("pytensor-rope: error: no such model.\n")
+
+
+def test_choices_and_defaults_are_the_library_s():
+    """The parser repeats them, so that --help doesn't wait for PyTensor."""
+    from pytensor_rope import Model, backends, cache
+    from pytensor_rope.cli import arguments
+
+    assert set(arguments.BACKENDS) == set(backends.BACKENDS)
+    assert tuple(arguments.POSITIONS) == cache.POSITIONS
+    defaults = {
+        name: parameter.default for name, parameter in inspect.signature(Model.compile).parameters.items()
+    }
+    options = arguments.build_parser().parse_args(["generate", "Hi"])
+    for name in ("sinks", "window", "positions"):
+        assert getattr(options, name) == defaults[name]

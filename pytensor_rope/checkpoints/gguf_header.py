@@ -5,7 +5,6 @@ The ``gguf`` package has a reader too. It takes lengths at their word, so that a
 keep it busy for ever; here every length is held against the file's size before it is used.
 """
 
-import io
 import math
 import os
 from collections.abc import Mapping
@@ -170,7 +169,7 @@ class _Fields:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.size = file.seek(0, os.SEEK_END)
-        self.position = file.seek(0, io.SEEK_SET)
+        self.position = file.seek(0)
 
     def remaining(self) -> int:
         return self.size - self.position
