@@ -54,6 +54,7 @@ class SinkAttention(LayerOp):
         values, key_positions = [v], [positions]
         if cache:
             keys, cached_values, slot_positions = cache
+            _check_cache(k, keys, cached_values)
             scores.insert(0, self._cache_scores(queries, sink_queries, keys.astype(dtype)))
             values.insert(0, cached_values)
             key_positions.insert(0, slot_positions)
@@ -121,6 +122,18 @@ def sink_attention(
     """Attend to cached keys and to a chunk's own; see :class:`SinkAttention`."""
     op = SinkAttention(sinks=sinks, window=window, scale=scale)
     return cast(Tensor, op(q, q_sink, k, v, positions, *cache))
+
+
+def _check_cache(k: Tensor, keys: Tensor, values: Tensor) -> None:
+    """Refuse a cache of other rows, heads or sizes than the chunk's, which might broadcast."""
+    for rows in (keys, values):
+        for axis in (0, 1, 3):
+            of_chunk, of_cache = k.type.shape[axis], rows.type.shape[axis]
+            if None not in (of_chunk, of_cache) and of_chunk != of_cache:
+                raise ValueError(
+                    f"The cache must have the chunk's batch, heads and head_dim; got {rows.type.shape} "
+                    f"for keys of {k.type.shape}."
+                )
 
 
 def _join(parts: list[Tensor]) -> Tensor:

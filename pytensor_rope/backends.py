@@ -10,6 +10,7 @@ import numpy as np
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.maker import function as pytensor_function
 from pytensor.compile.mode import Mode, get_mode
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.configdefaults import config
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
@@ -82,6 +83,7 @@ def function(
             "Numba has no float16 arrays. Cast to float32, or compile for the c, jax or mlx backend."
         )
     device = _DEVICES[backend](dtypes)
+    device.adopt([*_flatten(outputs), *(new for _, new in pairs), *(shared for shared, _ in pairs)])
     with device.scope():
         compiled = pytensor_function(list(inputs), outputs, updates=pairs, mode=device.mode(), **kwargs)
     return CompiledFunction(compiled, device)
@@ -177,6 +179,9 @@ class _Device:
     def put(self, value: Any, donated: bool) -> Any:
         return np.array(value)
 
+    def adopt(self, outputs: list[Any]) -> None:
+        """Take over shared values that the linker couldn't read while it compiles."""
+
     def finish(self, outputs: Any, updated: list[Any]) -> None:
         """Wait for what the linker leaves unfinished."""
 
@@ -208,10 +213,9 @@ class _JaxDevice(_Device):
     def scope(self) -> AbstractContextManager[Any]:
         import jax
 
-        # Without it JAX would take float64 for float32, silently, when floatX is float32.
-        scope: AbstractContextManager[Any] = (
-            jax.enable_x64(True) if "float64" in self._dtypes else nullcontext()
-        )
+        # Without it JAX would take int64 for int32 and float64 for float32, silently, when floatX is
+        # float32. Our graphs say their dtypes, so nothing else is widened.
+        scope: AbstractContextManager[Any] = jax.enable_x64(True)
         return scope
 
     def put(self, value: Any, donated: bool) -> Any:
@@ -240,6 +244,13 @@ class _MlxDevice(_Device):
         import mlx.core as mx
 
         return mx.array(np.asarray(value))
+
+    def adopt(self, outputs: list[Any]) -> None:
+        for variable in ancestors([getattr(output, "variable", output) for output in outputs]):
+            if isinstance(variable, SharedVariable) and isinstance(variable.type, TensorType):
+                storage = variable.container.storage
+                if not isinstance(storage[0], np.ndarray | self.array_type):
+                    storage[0] = np.array(storage[0])
 
     def finish(self, outputs: Any, updated: list[Any]) -> None:
         import mlx.core as mx

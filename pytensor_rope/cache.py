@@ -166,7 +166,7 @@ class SinkCache:
         Parameters
         ----------
         q : tensor
-            Queries, not rotated, ``(batch, n_head, seq, head_dim)``.
+            Queries, not rotated, ``(batch, n_head, seq, head_dim)``, with at least one token.
         k, v : tensor
             Keys, not rotated, and values, ``(batch, n_kv_head, seq, head_dim)``, in q's dtype. Each
             key/value head serves ``n_head // n_kv_head`` consecutive query heads.
@@ -329,6 +329,8 @@ class SinkCache:
         _agree("batch", 0, named | {"state.length": state.length})
         _agree("n_kv_head", 1, {name: x for name, x in named.items() if name != "q"})
         _agree("seq", 2, {name: named[name] for name in ("q", "k", "v")})
+        if 0 in (q.type.shape[2], k.type.shape[2]):
+            raise ValueError("A chunk must have at least one token; got q, k and v with a seq of 0.")
         _agree("head_dim", 3, named)
         n_head, n_kv_head = q.type.shape[1], k.type.shape[1]
         if None not in (n_head, n_kv_head) and n_head % n_kv_head:

@@ -33,4 +33,7 @@ def positive_number(name: str, value: object) -> float:
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name} must be a number; got {value!r}.")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

@@ -42,6 +42,12 @@ class Rotate(BroadcastingLayerOp):
         x, cos, sin = inputs
         _check_sequence(x.type.shape[-2], cos.type.shape[-2])
         d = self._rotated(x)
+        for size, of_angles in zip(x.type.shape[-3::-1], cos.type.shape[-3::-1], strict=False):
+            if None not in (size, of_angles) and of_angles not in (1, size):
+                raise ValueError(f"position_ids has a batch of {of_angles}, but x has {size}.")
+        head_dim = x.type.shape[-1]
+        if isinstance(d, int) and head_dim is not None and d > head_dim:
+            raise ValueError(f"rotary_dim={d} is larger than x's last axis, {head_dim}.")
         dtype = computation_dtype(x.dtype)
         first, second = (half.astype(dtype) for half in self._pairs(x, d))
         cos, sin = cos.astype(dtype), sin.astype(dtype)
@@ -209,6 +215,9 @@ class RotaryEmbedding(VariadicLayer):
             raise TypeError(f"{self.name} takes x and position_ids; got {len(inputs)} inputs.")
         x = float_tensor(inputs[0], "x")
         position_ids = _check_position_ids(inputs[1], x)
+        if self.head_dim is not None:
+            self._resolve_rotary_dim(x)
+            x = specify_shape(x, (*x.type.shape[:-1], self.head_dim))
         cos, sin = self.angles(position_ids, like=x)
         out = specify_shape(self.rotate(x, cos, sin), x.type.shape)
         out.name = f"{self.name}_output"

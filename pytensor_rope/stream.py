@@ -1,6 +1,6 @@
 """A decoder compiled for one backend, which reads and writes tokens without end in constant memory."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -169,7 +169,8 @@ class Stream:
         Read a prompt after what was read before, and write on from it.
 
         A token is read when the next one is asked for, so the last one written is not in the cache yet:
-        to go on from there, begin the next prompt with it.
+        to go on from there, begin the next prompt with it. Don't read anything else into the stream, or
+        reset it, while its text is still being taken.
 
         Parameters
         ----------
@@ -207,7 +208,7 @@ class Stream:
         if max_tokens is not None:
             max_tokens = whole_number("max_tokens", max_tokens, least=1)
         sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        return self._generate(ids, max_tokens, sampler, frozenset(stop))
+        return self._generate(ids, max_tokens, sampler, self._check_stop(stop))
 
     def score(
         self, token_ids: npt.ArrayLike, *, progress: Callable[[int], object] | None = None
@@ -303,6 +304,16 @@ class Stream:
         if ids.ndim != 2 or ids.shape[0] != self.batch:
             raise ValueError(
                 f"token_ids must have shape ({self.batch}, n) for this stream's batch; got {ids.shape}."
+            )
+        return ids
+
+    def _check_stop(self, stop: Collection[int]) -> frozenset[int]:
+        if isinstance(stop, str) or not isinstance(stop, Iterable):
+            raise TypeError(f"stop must be a collection of token ids; got {stop!r}.")
+        ids = frozenset(whole_number("A token id in stop", token, least=0) for token in stop)
+        if ids and max(ids) >= self.decoder.config.vocab_size:
+            raise ValueError(
+                f"stop must hold token ids below {self.decoder.config.vocab_size}; got {max(ids)}."
             )
         return ids
 

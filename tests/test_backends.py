@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -277,3 +278,17 @@ def test_default_updates_are_updates_too(backend):
     counter.default_update = counter + np.float32(1)
     count = function([], counter * np.float32(2), backend=backend)
     assert [count()[0] for _ in range(3)] == [0, 2, 4]
+
+
+def test_a_shared_variable_serves_one_backend_after_another(backend):
+    value = pytensor.shared(np.zeros(3, "float32"))
+    for other in (*chosen(backend), backend):
+        function([], None, backend=other, updates={value: value + np.float32(1)})()
+        np.testing.assert_array_equal(
+            function([], value * np.float32(2), backend=other)(), 2 * np.asarray(value.get_value())
+        )
+
+
+def chosen(backend):
+    """Return the installed backends beside ``backend``."""
+    return [other for other in backends.BACKENDS if other != backend and (other == "c" or find_spec(other))]

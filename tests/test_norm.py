@@ -415,3 +415,10 @@ def test_weight_that_does_not_fit_is_refused_when_it_comes(backend):
     compiled = norms(backend, "float32").compiled
     with pytest.raises((ValueError, TypeError, AssertionError)):
         compiled(np.ones((2, 8), "float32"), np.ones(6, "float32"))
+
+
+def test_a_weight_of_another_length_is_refused_at_run_time(backend):
+    x, weight = pt.matrix("x", dtype="float32"), pt.vector("weight", dtype="float32")
+    normalize = compile_for([x, weight], rms_norm(x, weight), backend)
+    with pytest.raises(Exception, match=r"(?s)."):
+        normalize(np.ones((2, 4), "float32"), np.ones(1, "float32"))

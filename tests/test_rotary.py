@@ -520,3 +520,15 @@ def test_one_position_for_many_tokens_is_refused_when_it_comes(backend):
     compiled = rotations(backend, "float32").compiled
     with pytest.raises((ValueError, TypeError, AssertionError)):
         compiled(np.ones((1, 1, 3, 8), "float32"), np.arange(1))
+
+
+def test_shapes_that_clash_only_at_run_time_are_refused(backend):
+    """JAX and MLX would broadcast them, silently."""
+    x, position_ids = pt.tensor3("x", dtype="float32"), pt.lvector("position_ids")
+    ones = np.ones((1, 3, 8), "float32")
+    layer = RotaryEmbedding(head_dim=4)
+    with pytest.raises(Exception, match=r"(?s)."):
+        compile_for([x, position_ids], layer(x, position_ids), backend)(ones, np.arange(3))
+    partial = rotary_embedding(x, position_ids, rotary_dim=4)
+    with pytest.raises(Exception, match=r"(?s)."):
+        compile_for([x, position_ids], partial, backend)(ones[..., :3], np.arange(3))

@@ -189,6 +189,15 @@ def test_wrong_settings_are_refused_at_once():
     ):
         with pytest.raises(ValueError, match=name):
             stream.generate([1], **wrong)
+    for wrong, error in (
+        ("abc", TypeError),
+        (3, TypeError),
+        ([1.5], TypeError),
+        ([-1], ValueError),
+        ([61], ValueError),
+    ):
+        with pytest.raises(error, match="stop"):
+            stream.generate([1], 1, stop=wrong)
     with pytest.raises(TypeError, match=r"max_tokens must be an integer; got 2\.5"):
         stream.generate([1], 2.5)
     with pytest.raises(ValueError, match=r"token must be one id a row, shape \(1,\); got \(2, 2\)"):

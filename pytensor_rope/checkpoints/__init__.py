@@ -41,9 +41,11 @@ def load_checkpoint(path_or_name: str | os.PathLike[str]) -> Checkpoint:
     >>> checkpoint.weights["layers.0.key"].shape
     (576, 192)
     """
-    if isinstance(path_or_name, str) and path_or_name in _BUNDLED:
-        package, file_name = _BUNDLED[path_or_name]
-        return load_gguf(_inside_package(path_or_name, package, file_name), path_or_name)
+    name = os.fspath(path_or_name)
+    if name in _BUNDLED:
+        return load_gguf(_inside_package(name, *_BUNDLED[name]), name)
+    if not name:
+        raise CheckpointError("The path is empty. Give the path of a GGUF file, or a model's name.")
     path = Path(path_or_name)
     if path.is_dir():
         raise CheckpointError(

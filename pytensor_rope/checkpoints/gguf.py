@@ -103,7 +103,8 @@ def _check_whole_model(metadata: Metadata) -> None:
     kind = metadata.get("general.type", "model")
     if kind != "model":
         raise CheckpointError(f"this is of the type {kind!r}, not a model.")
-    if metadata.get("split.count", 0) not in (0, 1):
+    parts = metadata.get("split.count", 0)
+    if not isinstance(parts, int) or parts > 1:
         raise CheckpointError("this is one part of a model split over several files: merge them.")
 
 

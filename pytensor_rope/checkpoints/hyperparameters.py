@@ -84,7 +84,7 @@ class Hyperparameters:
     def _take(self, key: str, default: Any) -> Any:
         value = self._unread.pop(key, default)
         if value is _REQUIRED:
-            raise CheckpointError(f"the metadata lack {self._prefix}{key}.")
+            raise CheckpointError(f"the metadata lacks {self._prefix}{key}.")
         return value
 
     def _refuse(self, key: str, value: Any, why: str) -> CheckpointError:

@@ -56,7 +56,9 @@ def gguf_config(metadata: Metadata, shapes: Mapping[str, tuple[int, ...]]) -> De
     if "token_embd.weight" not in shapes:
         raise CheckpointError("the tensor token_embd.weight is missing.")
     query = shapes.get("blk.0.attn_q.weight")
-    if query is not None and query != (n_head * head_dim, hidden_size):
+    if query is None:
+        raise CheckpointError("the tensor blk.0.attn_q.weight is missing.")
+    if query != (n_head * head_dim, hidden_size):
         raise CheckpointError(
             f"blk.0.attn_q.weight has shape {query}; {n_head} heads of {head_dim} on an embedding "
             f"of {hidden_size} need {(n_head * head_dim, hidden_size)}."

@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     SystemExit
         After ``--help`` and ``--version`` (code 0) and for arguments that are refused (code 2).
     """
+    _replace_closed_streams()
     options = build_parser().parse_args(argv)
     try:
         with termination_interrupts():
@@ -77,6 +78,14 @@ def _one_line(error: Exception) -> str:
 def _written_for_users(error: Exception) -> bool:
     from_this_package = type(error).__module__.split(".")[0] == __name__.split(".")[0]
     return from_this_package or isinstance(error, ValueError | OSError | ImportError | MemoryError)
+
+
+def _replace_closed_streams() -> None:
+    """Give a standard stream that was closed before the program began a place that takes anything."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _abandon_unwritable_output() -> None:

@@ -133,7 +133,7 @@ def _write_text(
 ) -> None:
     """Write each piece of the text when its token is made, under a status line."""
     stop = tuple(model.tokenizer.eos_ids) if chat else ()
-    slots = stream.cache.capacity
+    slots = options.sinks + options.window
     token_ids = stream.generate(
         prompt_ids,
         options.tokens,

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from pytensor_rope.cli.arguments import DEFAULT_SINKS, DEFAULT_WINDOW, POSITIONS
-from pytensor_rope.cli.sources import compiling, open_model, read_text
+from pytensor_rope.cli.sources import STANDARD_INPUT, compiling, open_model, read_text
 
 
 def score(options: argparse.Namespace) -> int:
@@ -28,14 +28,13 @@ def score(options: argparse.Namespace) -> int:
     """
     _refuse_dense_with_cache(options)
     text = read_text(options.file)
+    source = "standard input" if options.file == STANDARD_INPUT else options.file
     if not text:
-        raise ValueError(f"{options.file} is empty.")
+        raise ValueError(f"{source} is empty.")
     model = open_model(options.model)
     token_ids = model.tokenizer.encode(text)[: options.limit]
     if len(token_ids) < 2:
-        raise ValueError(
-            f"{options.file} is too short to score: it takes 2 tokens, and has {len(token_ids)}."
-        )
+        raise ValueError(f"{source} is too short to score: it takes 2 tokens, and has {len(token_ids)}.")
 
     sinks, window, positions = _cache_geometry(options, len(token_ids))
     stream = model.compile(options.backend, sinks=sinks, window=window, positions=positions)
