@@ -21,9 +21,19 @@ _funcify_op_from_graph = jax_funcify.dispatch(OpFromGraph)
 @jax_funcify.register(LayerOpDerivative)
 def _(op: OpFromGraph, **kwargs: Any) -> Callable[..., Any]:
     if has_unknown_shape(op):
-        return specialized(op, "JAX", jax_funcify, _restore_shape_vectors)
-    lowered: Callable[..., Any] = _funcify_op_from_graph(op, **kwargs)
-    return lowered
+        lowered = specialized(op, "JAX", jax_funcify, _restore_shape_vectors)
+    else:
+        lowered = _funcify_op_from_graph(op, **kwargs)
+    dtypes = [output_type.dtype for output_type in op.output_types]
+
+    def as_declared(*arrays: Any) -> Any:
+        # With 64-bit numbers on, JAX sums float32 in a generated gradient to float64.
+        outputs = lowered(*arrays)
+        if len(dtypes) == 1:
+            return outputs.astype(dtypes[0])
+        return tuple(output.astype(dtype) for output, dtype in zip(outputs, dtypes, strict=True))
+
+    return as_declared
 
 
 def _restore_shape_vectors(fgraph: FunctionGraph) -> None:
