@@ -42,9 +42,7 @@ class Rotate(BroadcastingLayerOp):
         x, cos, sin = inputs
         _check_sequence(x.type.shape[-2], cos.type.shape[-2])
         d = self._rotated(x)
-        for size, of_angles in zip(x.type.shape[-3::-1], cos.type.shape[-3::-1], strict=False):
-            if None not in (size, of_angles) and of_angles not in (1, size):
-                raise ValueError(f"position_ids has a batch of {of_angles}, but x has {size}.")
+        _check_batch(x.type.shape[:-2], cos.type.shape[:-2])
         head_dim = x.type.shape[-1]
         if isinstance(d, int) and head_dim is not None and d > head_dim:
             raise ValueError(f"rotary_dim={d} is larger than x's last axis, {head_dim}.")
@@ -415,13 +413,16 @@ def _check_position_ids(position_ids: TensorLike, x: Tensor) -> Tensor:
             f"{x.ndim}; got {positions.ndim}. Leave the head axis out: it is inserted for you."
         )
     _check_sequence(x.type.shape[-2], positions.type.shape[-1])
-    batch, of_positions = x.type.shape[:-3], positions.type.shape[:-1]
+    _check_batch(x.type.shape[:-3], positions.type.shape[:-1])
+    return positions
+
+
+def _check_batch(batch: tuple[int | None, ...], of_positions: tuple[int | None, ...]) -> None:
     for size, given in zip(batch[::-1], of_positions[::-1], strict=False):
         if None not in (size, given) and given not in (1, size):
             raise ValueError(
                 f"position_ids has batch axes {of_positions}, but x has {batch}: they don't match."
             )
-    return positions
 
 
 def _check_sequence(seq: int | None, n_position: int | None) -> None:
