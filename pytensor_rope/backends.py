@@ -77,13 +77,14 @@ def function(
     if "mode" in kwargs:
         raise TypeError("function chooses the mode for its backend; leave mode out.")
     pairs = list(updates.items() if hasattr(updates, "items") else updates or [])
-    dtypes = _dtypes([*_flatten(outputs), *(new for _, new in pairs)])
+    computed = [*_flatten(outputs), *(new for _, new in pairs)]
+    dtypes = _dtypes(computed)
     if backend == "numba" and "float16" in dtypes:
         raise NotImplementedError(
             "Numba has no float16 arrays. Cast to float32, or compile for the c, jax or mlx backend."
         )
     device = _DEVICES[backend](dtypes)
-    device.adopt([*_flatten(outputs), *(new for _, new in pairs), *(shared for shared, _ in pairs)])
+    device.adopt([*computed, *(shared for shared, _ in pairs)])
     with device.scope():
         compiled = pytensor_function(list(inputs), outputs, updates=pairs, mode=device.mode(), **kwargs)
     return CompiledFunction(compiled, device)
