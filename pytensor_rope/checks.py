@@ -30,6 +30,13 @@ def positive_number(name: str, value: object) -> float:
     return number
 
 
+def true_or_false(name: str, value: object) -> bool:
+    """Return ``value``, refusing what is neither True nor False (TypeError)."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False; got {value!r}.")
+    return value
+
+
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name} must be a number; got {value!r}.")
