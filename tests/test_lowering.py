@@ -18,7 +18,7 @@ from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 from pytensor_rope.angles import Angles
 from pytensor_rope.attention import SinkAttention
 from pytensor_rope.norm import RMSNormalize, RMSNormalizeGradient
-from pytensor_rope.rotary import Rotate
+from pytensor_rope.rotate import Rotate
 
 MODES = {"c": "CVM", "numba": "NUMBA"}
 # The generic graph as it is written, in NumPy: nothing to compile, and no rewrite that could lower it.

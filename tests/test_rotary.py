@@ -16,7 +16,7 @@ from pytensor.graph.traversal import ancestors
 
 from pytensor_rope import RotaryEmbedding, rotary_embedding
 from pytensor_rope.angles import Angles
-from pytensor_rope.rotary import Rotate
+from pytensor_rope.rotate import Rotate
 
 PAIRINGS = ("half", "adjacent")
 

@@ -72,7 +72,6 @@ def _as_json(config: DecoderConfig, options: argparse.Namespace) -> dict[str, ob
 
 def _as_rows(config: DecoderConfig, options: argparse.Namespace) -> list[tuple[str, str]]:
     slots = options.sinks + options.window
-    scaled = "" if config.scaling == "none" else f", factor {config.scaling_factor:g}"
     rotary_dim = config.head_dim if config.rotary_dim is None else config.rotary_dim
     return [
         ("model", options.model),
@@ -87,7 +86,7 @@ def _as_rows(config: DecoderConfig, options: argparse.Namespace) -> list[tuple[s
         ("output head", "the token embedding" if config.tied else "its own"),
         ("context", f"{config.context_length:,}"),
         ("rope base", f"{config.base:,.10g}"),
-        ("rope scaling", f"{config.scaling}{scaled}"),
+        ("rope scaling", str(config.scaling)),
         ("rope pairing", f"{config.pairing}, {rotary_dim:,} of {config.head_dim:,} rotated"),
         ("norm epsilon", f"{config.epsilon:g}"),
         (
