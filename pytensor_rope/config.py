@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pytensor_rope.checks import positive_number, whole_number
-from pytensor_rope.frequencies import FrequencyScheme, resolve_scaling
+from pytensor_rope.frequencies import UNSCALED, FrequencyScheme, resolve_scaling
 from pytensor_rope.rotary import RotaryEmbedding
 
 
@@ -37,7 +37,7 @@ class DecoderConfig:
         Whether the output head is the token embedding. Default is False.
     base, pairing, scaling, rotary_dim
         Rotary hyper-parameters, as :class:`~pytensor_rope.RotaryEmbedding` takes them. ``scaling`` is a
-        scheme of :mod:`pytensor_rope.frequencies`, or "none".
+        scheme of :mod:`pytensor_rope.frequencies`.
 
     Raises
     ------
@@ -76,7 +76,7 @@ class DecoderConfig:
     tied: bool = False
     base: float = 10_000.0
     pairing: str = "half"
-    scaling: str | FrequencyScheme = "none"
+    scaling: FrequencyScheme = UNSCALED
     rotary_dim: int | None = None
 
     def __post_init__(self) -> None:

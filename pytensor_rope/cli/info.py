@@ -13,6 +13,7 @@ from pytensor_rope.cli.sources import open_model
 
 if TYPE_CHECKING:
     from pytensor_rope import DecoderConfig
+    from pytensor_rope.frequencies import FrequencyScheme
 
 FLOAT32_BYTES = 4
 
@@ -59,7 +60,7 @@ def _as_json(config: DecoderConfig, options: argparse.Namespace) -> dict[str, ob
     slots = options.sinks + options.window
     return {
         "model": options.model,
-        "config": asdict(config),
+        "config": asdict(config) | {"scaling": _scheme_as_json(config.scaling)},
         "parameters": parameter_count(config),
         "cache": {
             "sinks": options.sinks,
@@ -68,6 +69,10 @@ def _as_json(config: DecoderConfig, options: argparse.Namespace) -> dict[str, ob
             "bytes": cache_bytes(config, slots),
         },
     }
+
+
+def _scheme_as_json(scheme: FrequencyScheme) -> dict[str, object]:
+    return {"scheme": type(scheme).__name__, **asdict(scheme)}
 
 
 def _as_rows(config: DecoderConfig, options: argparse.Namespace) -> list[tuple[str, str]]:
