@@ -7,7 +7,7 @@ and, for the schemes that change with it, of the current length: nothing is reme
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
 from functools import lru_cache
@@ -82,6 +82,7 @@ class FrequencyScheme(ABC):
         TypeError
             If ``rotary_dim`` or ``length`` is no integer, or ``base`` no number.
         """
+        self.check(rotary_dim, base)
         return np.array([float(theta) for theta in _exact(self._at(length), rotary_dim, base)])
 
     def check(self, rotary_dim: int, base: float) -> None:
@@ -313,8 +314,8 @@ class YaRN(FrequencyScheme):
     truncate : bool, optional
         Round :math:`\ell` down and :math:`h` up to whole pairs. Default is True; gpt-oss has False.
     softmax_correction : bool, optional
-        Multiply the softmax scale by :math:`g(\text{mscale\_all\_dim})^2`, as DeepSeek's models do. Default is
-        False, as in all others.
+        Multiply the softmax scale by :math:`g(\text{mscale\_all\_dim})^2`, as DeepSeek's models do. Default
+        is False, as in all others.
 
     References
     ----------
@@ -351,7 +352,7 @@ class YaRN(FrequencyScheme):
             )
         for name in ("mscale", "mscale_all_dim"):
             if getattr(self, name) is not None:
-                self._set(name, finite_number(name, getattr(self, name)))
+                self._set(name, _not_negative(name, getattr(self, name)))
         _set_attention_factor(self)
         true_or_false("truncate", self.truncate)
         true_or_false("softmax_correction", self.softmax_correction)
@@ -406,8 +407,8 @@ class Llama3(FrequencyScheme):
     Llama 3.1's scheme: slow pairs divided by a factor, fast ones left as they are, a blend between them.
 
     With the wavelength :math:`\lambda_i = 2\pi / \theta_i`, a pair keeps :math:`\theta_i` where
-    :math:`\lambda_i < L / \text{high}`, gets :math:`\theta_i / s` where :math:`\lambda_i > L / \text{low}`, and
-    :math:`(1 - t)\,\theta_i / s + t\,\theta_i` between,
+    :math:`\lambda_i < L / \text{high}`, gets :math:`\theta_i / s` where :math:`\lambda_i > L / \text{low}`,
+    and :math:`(1 - t)\,\theta_i / s + t\,\theta_i` between,
     :math:`t = (L / \lambda_i - \text{low}) / (\text{high} - \text{low})`.
 
     Parameters
@@ -475,8 +476,8 @@ class FrequencyFactors(FrequencyScheme):
     Examples
     --------
     >>> from pytensor_rope.frequencies import FrequencyFactors
-    >>> FrequencyFactors(factors=[1, 2, 4, 5]).inverse_frequencies(8)
-    array([1.    , 0.05  , 0.0025, 0.0002])
+    >>> FrequencyFactors(factors=[1, 2, 4, 1]).inverse_frequencies(8)
+    array([1.    , 0.05  , 0.0025, 0.001 ])
     """
 
     factors: tuple[float, ...]
@@ -515,11 +516,11 @@ class LongRoPE(FrequencyScheme):
         One factor for each pair of dimensions.
     original_max_position_embeddings : int
         Length :math:`L` at which the sets change.
-    attention_factor : float
-        Factor on cosines and sines. Give it, or ``factor`` to derive it from.
     factor : float, optional
         How far the model was stretched, usually ``max_position_embeddings / L``: the attention factor is
         :math:`\sqrt{1 + \ln s / \ln L}`, or 1 where :math:`s \le 1`. Default is 1.
+    attention_factor : float, optional
+        Factor on cosines and sines, in place of what follows from ``factor``.
 
     References
     ----------
@@ -597,8 +598,9 @@ class Proportional(FrequencyScheme):
     r"""
     Gemma 4's partial rotation: pairs of the whole head, of which the first part turns.
 
-    :math:`\theta_i = b^{-2i/d} / s` for the first :math:`\lfloor f d / 2 \rfloor` pairs, 0 for the others, with the
-    whole head's :math:`d`. Unlike a smaller ``rotary_dim``, which pairs and divides within the part alone.
+    :math:`\theta_i = b^{-2i/d} / s` for the first :math:`\lfloor f d / 2 \rfloor` pairs, 0 for the others,
+    with the whole head's :math:`d`. Unlike a smaller ``rotary_dim``, which pairs and divides within the part
+    alone.
 
     Parameters
     ----------
@@ -682,7 +684,8 @@ class MRoPE(FrequencyScheme):
             raise TypeError(f"scaling must be a frequency scheme; got {self.scaling!r}.")
         if self.scaling.n_axis > 1 or self.scaling.depends_on_length or isinstance(self.scaling, XPos):
             raise ValueError(
-                f"scaling must be a scheme of one axis that stays the same at every length; got {self.scaling}."
+                f"scaling must be a scheme of one axis that stays the same at every length; got "
+                f"{self.scaling}."
             )
 
     @property
@@ -710,8 +713,8 @@ class MRoPE(FrequencyScheme):
         self.scaling.check(rotary_dim, base)
         if sum(self.section) != rotary_dim // 2:
             raise ValueError(
-                f"section must add up to rotary_dim // 2 = {rotary_dim // 2} pairs; got {list(self.section)}, "
-                f"which adds up to {sum(self.section)}."
+                f"section must add up to rotary_dim // 2 = {rotary_dim // 2} pairs; got "
+                f"{list(self.section)}, which adds up to {sum(self.section)}."
             )
         if self.interleaved and 0 in [
             self.axes(rotary_dim).count(axis) for axis, n in enumerate(self.section) if n
@@ -859,11 +862,11 @@ SCHEMES: dict[str, type[FrequencyScheme]] = {
 SCALINGS = ("none", "linear", "ntk")
 
 
-def scheme_from_plain(plain: tuple[Any, ...]) -> FrequencyScheme:
-    """Return the scheme that :meth:`FrequencyScheme.plain` took apart."""
+def scheme_from_plain(plain: Sequence[Any]) -> FrequencyScheme:
+    """Return the scheme that :meth:`FrequencyScheme.plain` took apart, lists in place of tuples or not."""
     name, *values = plain
     arguments = {
-        key: scheme_from_plain(value) if isinstance(value, tuple) and value and value[0] in SCHEMES else value
+        key: scheme_from_plain(value) if key == "scaling" else value  # MRoPE's, the one scheme in a scheme.
         for key, value in values
     }
     return SCHEMES[name](**arguments)
@@ -982,6 +985,13 @@ def _at_least_1(name: str, value: object) -> float:
     number = positive_number(name, value)
     if number < 1:
         raise ValueError(f"{name} must be at least 1; got {value!r}.")
+    return number
+
+
+def _not_negative(name: str, value: object) -> float:
+    number = finite_number(name, value)
+    if number < 0:
+        raise ValueError(f"{name} must be at least 0; got {value!r}.")
     return number
 
 

@@ -5,7 +5,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pytensor_rope.checkpoints.base import Checkpoint, CheckpointError
-from pytensor_rope.checkpoints.gguf import load_gguf
 
 __all__ = ["Checkpoint", "CheckpointError", "load_checkpoint"]
 
@@ -41,6 +40,9 @@ def load_checkpoint(path_or_name: str | os.PathLike[str]) -> Checkpoint:
     >>> checkpoint.weights["layers.0.key"].shape
     (576, 192)
     """
+    # Here, since it imports PyTensor, which reading a configuration can do without.
+    from pytensor_rope.checkpoints.gguf import load_gguf
+
     name = os.fspath(path_or_name)
     if name in _BUNDLED:
         return load_gguf(_inside_package(name, *_BUNDLED[name]), name)

@@ -1,13 +1,14 @@
 """What reading a checkpoint gives, and what every architecture says about its files."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pytensor_rope.config import DecoderConfig
-from pytensor_rope.tokenizer import Tokenizer
+if TYPE_CHECKING:
+    from pytensor_rope.config import DecoderConfig
+    from pytensor_rope.tokenizer import Tokenizer
 
 
 class CheckpointError(ValueError):
@@ -48,9 +49,9 @@ class Checkpoint:
         What the checkpoint is called.
     """
 
-    config: DecoderConfig
+    config: "DecoderConfig"
     weights: dict[str, npt.NDArray[np.float32]] = field(repr=False)
-    tokenizer: Tokenizer
+    tokenizer: "Tokenizer"
     name: str
 
 

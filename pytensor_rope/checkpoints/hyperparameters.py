@@ -55,6 +55,14 @@ class Hyperparameters:
             raise self._refuse(key, value, "a finite number is needed")
         return float(value)
 
+    def integers(self, key: str) -> list[int]:
+        """Return a list of integers, empty if the key is absent."""
+        value = self._take(key, [])
+        numbers = value.tolist() if isinstance(value, np.ndarray) else value
+        if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+            raise self._refuse(key, value, "a list of integers is needed")
+        return numbers
+
     def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
         """Return one of the strings that are implemented."""
         value = self._take(key, default)
