@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 from pytensor_rope.lowering import register
 
 if TYPE_CHECKING:
+    from pytensor_rope import frequencies
     from pytensor_rope.backends import function
     from pytensor_rope.base import Layer, VariadicLayer
     from pytensor_rope.cache import SinkCache, SinkCacheState
     from pytensor_rope.checkpoints import CheckpointError
+    from pytensor_rope.checkpoints.rope import RotaryFrequencies, frequencies_from_config
     from pytensor_rope.config import DecoderConfig
     from pytensor_rope.decoder import Decoder, DecoderState
     from pytensor_rope.frequencies import inverse_frequencies
@@ -31,10 +33,12 @@ _HOMES = {
     "Model": "model",
     "RMSNorm": "norm",
     "RotaryEmbedding": "rotary",
+    "RotaryFrequencies": "checkpoints.rope",
     "SinkCache": "cache",
     "SinkCacheState": "cache",
     "Stream": "stream",
     "VariadicLayer": "base",
+    "frequencies_from_config": "checkpoints.rope",
     "function": "backends",
     "inverse_frequencies": "frequencies",
     "load_model": "model",
@@ -51,10 +55,13 @@ __all__ = [
     "Model",
     "RMSNorm",
     "RotaryEmbedding",
+    "RotaryFrequencies",
     "SinkCache",
     "SinkCacheState",
     "Stream",
     "VariadicLayer",
+    "frequencies",
+    "frequencies_from_config",
     "function",
     "inverse_frequencies",
     "load_model",
@@ -67,6 +74,8 @@ del register
 
 
 def __getattr__(name: str) -> Any:
+    if name == "frequencies":
+        return import_module("pytensor_rope.frequencies")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -4,8 +4,12 @@ import numpy as np
 import reference
 
 
-def decoder_logits(weights, config, ids, sinks, window, positions="cache"):
-    """Return the logits after each of ``ids``, ``(n, vocab_size)``."""
+def decoder_logits(weights, config, ids, sinks, window, positions="cache", at_length=None):
+    """
+    Return the logits after each of ``ids``, ``(n, vocab_size)``.
+
+    ``at_length`` is as ``reference.stream_attention`` takes it.
+    """
     weights = {name: np.asarray(value, "float64") for name, value in weights.items()}
     rotation = {"pairing": config.pairing, "rotary_dim": config.rotary_dim, "base": config.base}
     x = weights["embedding"][np.asarray(ids)]
@@ -13,7 +17,9 @@ def decoder_logits(weights, config, ids, sinks, window, positions="cache"):
         w = {name: weights[f"layers.{i}.{name}"] for name in LAYER}
         h = reference.rms_norm(x, w["attention_norm"], config.epsilon)
         q, k, v = (split(h @ w[name], config.head_dim) for name in ("query", "key", "value"))
-        attended = reference.stream_attention(q, k, v, sinks, window, positions, **rotation)
+        attended = reference.stream_attention(
+            q, k, v, sinks, window, positions, at_length=at_length, **rotation
+        )
         x = x + attended.swapaxes(0, 1).reshape(len(ids), -1) @ w["output"]
         h = reference.rms_norm(x, w["feed_forward_norm"], config.epsilon)
         gate = h @ w["gate"]

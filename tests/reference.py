@@ -40,15 +40,25 @@ def cos_sin_table(positions, rotary_dim, **scheme):
     return table[..., 0], table[..., 1]
 
 
-def rotate(x, positions, pairing="half", rotary_dim=None, **scheme):
-    """Rotate ``x (..., seq, head_dim)`` by ``positions (seq,)``, pair by pair."""
+def rotate(x, positions, pairing="half", rotary_dim=None, thetas=None, magnitude=1.0, decay=None, **scheme):
+    """
+    Rotate ``x (..., seq, head_dim)`` by ``positions (seq,)``, pair by pair.
+
+    ``thetas`` gives the inverse frequencies in place of a scheme; ``magnitude`` multiplies what is rotated,
+    and ``decay`` does with its power of the position, one a pair.
+    """
     x = np.asarray(x, dtype="float64")
     out = x.copy()
     d = x.shape[-1] if rotary_dim is None else rotary_dim
     for t, position in enumerate(np.asarray(positions).tolist()):
         for i in range(d // 2):
             a, b = (i, i + d // 2) if pairing == "half" else (2 * i, 2 * i + 1)
-            c, s = cos_sin(position, i, d, **scheme)
+            if thetas is None:
+                c, s = cos_sin(position, i, d, **scheme)
+            else:
+                c, s = math.cos(position * thetas[i]), math.sin(position * thetas[i])
+            factor = magnitude if decay is None else magnitude * decay[i] ** position
+            c, s = factor * c, factor * s
             out[..., t, a] = x[..., t, a] * c - x[..., t, b] * s
             out[..., t, b] = x[..., t, b] * c + x[..., t, a] * s
     return out
@@ -66,13 +76,16 @@ def visible_keys(i, sinks, window):
     return [j for j in range(i + 1) if j < sinks or i - j < window]
 
 
-def stream_attention(q, k, v, sinks, window, positions="cache", scale=None, first=0, **rotation):
+def stream_attention(
+    q, k, v, sinks, window, positions="cache", scale=None, first=0, at_length=None, **rotation
+):
     """
     Attend as StreamingLLM defines it, keeping every key.
 
     ``q (n_head, seq, head_dim)``, ``k`` and ``v (n_kv_head, seq, head_dim)``, none rotated. For each query
     from the ``first`` on, the visible keys are gathered, numbered (inside the cache, or by their true
-    positions), and rotated.
+    positions), and rotated. ``at_length`` gives a scheme's arguments of :func:`rotate` for queries and for
+    keys, at the length that the last number tells.
     """
     q, k, v = (np.asarray(x, dtype="float64") for x in (q, k, v))
     n_head, seq, d = q.shape
@@ -82,8 +95,9 @@ def stream_attention(q, k, v, sinks, window, positions="cache", scale=None, firs
     for i in range(first, seq):
         seen = visible_keys(i, sinks, window)
         numbers = seen if positions == "absolute" else list(range(len(seen)))
-        queries = rotate(q[:, i : i + 1], numbers[-1:], **rotation)[:, 0]
-        keys = rotate(k[:, seen], numbers, **rotation)
+        of_query, of_keys = ({}, {}) if at_length is None else at_length(numbers[-1] + 1)
+        queries = rotate(q[:, i : i + 1], numbers[-1:], **rotation, **of_query)[:, 0]
+        keys = rotate(k[:, seen], numbers, **rotation, **of_keys)
         for h in range(n_head):
             scores = keys[h // group] @ queries[h] * scale
             weights = np.exp(scores - scores.max())
