@@ -5,17 +5,32 @@ from typing import Any, cast, override
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.gradient import disconnected_type
+from pytensor.gradient import disconnected_grad, disconnected_type
 from pytensor.graph.basic import Apply
 from pytensor.raise_op import Assert
 
 from pytensor_rope.base import BroadcastingLayerOp, Tensor, computation_dtype, pinned
-from pytensor_rope.frequencies import inverse_frequencies, turns
+from pytensor_rope.frequencies import (
+    NTK,
+    Default,
+    DynamicNTK,
+    FrequencyScheme,
+    Linear,
+    LongRoPE,
+    XPos,
+    scheme_from_plain,
+    turns,
+)
+
+# Schemes whose frequencies can also be taken of a rotary dimension that is not known before it runs.
+SYMBOLIC_SCHEMES = (Default, Linear, NTK)
+
+type Words = tuple[np.ndarray, np.ndarray] | tuple[Tensor, Tensor]
 
 
 class Angles(BroadcastingLayerOp):
     r"""
-    The cosine and sine of every rotation angle.
+    The cosine and sine of every rotation angle, for frequencies that are the same at every length.
 
     Inputs are ``position_ids (..., seq)`` and, where ``rotary_dim`` is None, a tensor whose last axis has
     the rotary dimension. Outputs are cos and sin, ``(..., seq, rotary_dim // 2)``, in ``dtype``.
@@ -23,98 +38,63 @@ class Angles(BroadcastingLayerOp):
     For integer positions the angle is counted in turns, in fixed point. With
     :math:`f = \mathrm{round}(\theta\, 2^{64} / 2\pi)` the phase :math:`p f \bmod 2^{64}` is the exact
     fraction of a turn, so no position is too far out: float32 angles are as good at position
-    :math:`2^{31}` as at 1. Float positions take the plain product, in float32 or wider.
+    :math:`2^{31}` as at 1. Float positions, and all where ``exact`` is False, take the plain product, in
+    float32 or wider. ``scaling`` is a frequency scheme as :meth:`FrequencyScheme.plain` gives it.
     """
 
-    __props__ = ("rotary_dim", "base", "scaling", "scaling_factor", "dtype")
+    __props__ = ("rotary_dim", "base", "scaling", "exact", "dtype")
 
     rotary_dim: int | None
     base: float
-    scaling: str
-    scaling_factor: float
+    scaling: tuple[Any, ...]
+    exact: bool
     dtype: str
+
+    @property
+    def scheme(self) -> FrequencyScheme:
+        """The frequency scheme."""
+        return scheme_from_plain(self.scaling)
+
+    def counts_turns(self, position_dtype: str) -> bool:
+        """Return whether the angles of such positions are counted in turns, in fixed point."""
+        return self.exact and not position_dtype.startswith("float")
 
     @override
     def build_inner_graph(self, *inputs: Tensor) -> list[Any]:
         position_ids = inputs[0]
-        if self.rotary_dim is None:
-            d = inputs[1].type.shape[-1]
-            if d is None:
-                return _cos_sin(self._symbolic_product(*inputs), self.dtype)
-        else:
-            d = self.rotary_dim
-        if position_ids.dtype.startswith("float"):
-            return _cos_sin(self._product(position_ids, d), self.dtype)
-        if self.dtype == "float64":
-            return self._exact_float64(position_ids, d)
-        return self._exact_float32(position_ids, d)
+        d = inputs[1].type.shape[-1] if self.rotary_dim is None else self.rotary_dim
+        if d is None:
+            return _cos_sin(self._symbolic_product(*inputs), self.dtype)
+        if not self.counts_turns(position_ids.dtype):
+            theta = self.scheme.inverse_frequencies(d, base=self.base)
+            return _cos_sin(_product(position_ids, theta, self.dtype), self.dtype)
+        return _cos_sin_of_words(position_ids, self._words(d), self.dtype)
 
-    def _exact_float32(self, position_ids: Tensor, d: int) -> list[Tensor]:
-        """Take the phase in uint32 words, which wrap alike on every linker, float64 or not."""
-        f = self.turns_of(d, bits=64)
-        f_hi = np.array([word >> 32 for word in f], dtype="uint32")
-        f_lo = np.array([word & 0xFFFFFFFF for word in f], dtype="uint32")
-        negative, magnitude = _sign_magnitude(position_ids)
-        p = magnitude.astype("uint32")[..., None]
-        phase = p * f_hi + _mul_hi(p, f_lo)
-        if position_ids.dtype in ("int64", "uint64"):
-            half = pinned(2**16, magnitude.dtype)
-            p_hi = (magnitude // half // half).astype("uint32")[..., None]
-            phase = phase + p_hi * f_lo
-        # Half a turn is taken off beyond a quarter, where float32 would hold the angle less finely.
-        quarter, half_turn = pinned(2**30, "uint32"), pinned(2**31, "uint32")
-        folds = (phase + quarter) // half_turn
-        folded = (phase - folds * half_turn).astype("int32").astype("float32")
-        angle = folded * pinned(2 * np.pi / 2**32, "float32")
-        sign = pinned(1, "float32") - pinned(2, "float32") * folds.astype("float32")
-        return [
-            pt.cos(angle) * sign,
-            pt.sin(angle) * sign * _direction(negative, "float32"),
-        ]
-
-    def _exact_float64(self, position_ids: Tensor, d: int) -> list[Tensor]:
-        """Take the phase in one uint64 word, with 24 bits more of the frequency below it."""
-        f = self.turns_of(d, bits=88)
-        f_hi = np.array([word >> 24 for word in f], dtype="uint64")
-        f_lo = np.array([word & 0xFFFFFF for word in f], dtype="uint64")
-        negative, magnitude = _sign_magnitude(position_ids)
-        p = magnitude.astype("uint64")[..., None]
-        phase = p * f_hi + (p * f_lo) // pinned(2**24, "uint64")
-        angle = phase.astype("int64").astype("float64") * pinned(2 * np.pi / 2**64, "float64")
-        return [pt.cos(angle), pt.sin(angle) * _direction(negative, "float64")]
-
-    def _product(self, position_ids: Tensor, d: int) -> Tensor:
-        theta = inverse_frequencies(d, **self._scheme())
-        dtype = self._product_dtype(position_ids)
-        product: Tensor = position_ids.astype(dtype)[..., None] * theta.astype(dtype)
-        return product
+    def _words(self, d: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the frequencies in turns, as a high and a low word each."""
+        low_bits, dtype = (24, "uint64") if self.dtype == "float64" else (32, "uint32")
+        f = self.turns_of(d, bits=88 if self.dtype == "float64" else 64)
+        hi = np.array([word >> low_bits for word in f], dtype=dtype)
+        lo = np.array([word & (2**low_bits - 1) for word in f], dtype=dtype)
+        return hi, lo
 
     def _symbolic_product(self, position_ids: Tensor, x: Tensor) -> Tensor:
         """Take the plain product in float64, for frequencies that no fixed point can be folded from."""
         even = Assert("The last axis must be even to be rotated in pairs; pass rotary_dim.")
         d = cast(Tensor, even(x.shape[-1], pt.eq(x.shape[-1] % 2, 0))).astype("float64")
-        base = pinned(self.base, "float64")
-        if self.scaling == "ntk":
-            base = base * pinned(self.scaling_factor, "float64") ** (d / (d - 2.0))
-        stretch = self.scaling_factor if self.scaling == "linear" else 1.0
-        theta = base ** (-pt.arange(0, d, 2, dtype="float64") / d) / pinned(stretch, "float64")
+        base, stretch = pinned(self.base, "float64"), pinned(1.0, "float64")
+        scheme = self.scheme
+        if isinstance(scheme, NTK):
+            base = base * pinned(scheme.factor, "float64") ** (d / (d - 2.0))
+        elif isinstance(scheme, Linear):
+            stretch = pinned(scheme.factor, "float64")
+        theta = base ** (-pt.arange(0, d, 2, dtype="float64") / d) / stretch
         product: Tensor = position_ids.astype("float64")[..., None] * theta
         return product
 
-    def _product_dtype(self, position_ids: Tensor) -> str:
-        wide = "float64" in (position_ids.dtype, self.dtype)
-        return "float64" if wide else "float32"
-
-    def _scheme(self) -> dict[str, Any]:
-        return {
-            "base": self.base,
-            "scaling": self.scaling,
-            "scaling_factor": self.scaling_factor,
-        }
-
     def turns_of(self, d: int, bits: int) -> list[int]:
         """Return the frequencies in turns a position, as fractions of ``2**bits``."""
-        return turns(d, self.base, self.scaling, self.scaling_factor, bits=bits)
+        return turns(self.scheme, d, self.base, bits=bits)
 
     @override
     def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
@@ -138,25 +118,176 @@ def angles(
     rotary_dim: int | None,
     *,
     dtype: str,
-    like: Tensor | None,
-    base: float,
-    scaling: str,
-    scaling_factor: float,
+    like: Tensor | None = None,
+    base: float = 10_000.0,
+    scheme: FrequencyScheme,
+    exact: bool = True,
+    of: str = "queries",
+    length: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """
     Return cos and sin of the rotation angles at ``position_ids``, for inputs of ``dtype``.
 
-    Where ``rotary_dim`` is None it is the size of ``like``'s last axis, not known before it runs.
+    Where ``rotary_dim`` is None it is the size of ``like``'s last axis, not known before it runs. A scheme of
+    several axes takes ``position_ids`` with a leading axis for them; one that depends on the length takes
+    ``length (...)``, by default one more than the last position of each row. What the scheme multiplies
+    rotated queries or keys (``of``) with is in cos and sin.
     """
-    op = Angles(
-        rotary_dim=rotary_dim,
-        base=base,
-        scaling=scaling,
-        scaling_factor=scaling_factor,
-        dtype=computation_dtype(dtype),
-    )
-    cos, sin = op(position_ids) if rotary_dim is not None else op(position_ids, like)
+    dtype = computation_dtype(dtype)
+
+    def of_static(static: FrequencyScheme) -> tuple[Tensor, Tensor]:
+        op = Angles(rotary_dim=rotary_dim, base=base, scaling=static.plain(), exact=exact, dtype=dtype)
+        cos, sin = op(position_ids) if rotary_dim is not None else op(position_ids, like)
+        return cos, sin
+
+    if isinstance(scheme, DynamicNTK | LongRoPE):
+        assert rotary_dim is not None
+        original = scheme.original_max_position_embeddings
+        length = _row_length(position_ids) if length is None else length
+        is_longer = pt.gt(length, pinned(original, length.dtype))[..., None, None]
+        if isinstance(scheme, DynamicNTK):
+            stretched: tuple[Tensor, ...] = _ntk_at(
+                scheme, length, position_ids, rotary_dim, base, dtype, exact
+            )
+        else:
+            stretched = of_static(scheme.at(original + 1))
+        plain = of_static(scheme.at(original))
+        cos, sin = (pt.where(is_longer, far, near) for far, near in zip(stretched, plain, strict=True))
+    else:
+        cos, sin = of_static(scheme)
+    if scheme.n_axis > 1:
+        assert rotary_dim is not None
+        axes = np.array(scheme.axes(rotary_dim))
+        cos, sin = _choose_axes(cos, axes), _choose_axes(sin, axes)
+    if isinstance(scheme, XPos):
+        assert rotary_dim is not None
+        log_decay = scheme.log_decay(rotary_dim) * (1 if of == "queries" else -1)
+        decay = _exp(position_ids.astype("float64")[..., None] * log_decay).astype(dtype)
+        cos, sin = cos * decay, sin * decay
+    if scheme.attention_scaling != 1:
+        factor = pinned(scheme.attention_scaling, dtype)
+        cos, sin = cos * factor, sin * factor
     return cos, sin
+
+
+def _row_length(position_ids: Tensor) -> Tensor:
+    last = disconnected_grad(position_ids.max(axis=-1))
+    if last.dtype.startswith("float"):
+        return cast(Tensor, last.astype("float64") + pinned(1, "float64"))
+    return cast(Tensor, last.astype("int64") + pinned(1, "int64"))
+
+
+def _choose_axes(by_axis: Tensor, axes: np.ndarray) -> Tensor:
+    """Return each pair's values of its own position axis, the leading one of ``by_axis``."""
+    chosen: Tensor = by_axis[0]
+    for axis in range(1, axes.max(initial=0) + 1):
+        chosen = pt.where(pt.constant(axes == axis), by_axis[axis], chosen)
+    return chosen
+
+
+def _ntk_at(
+    scheme: DynamicNTK, length: Tensor, position_ids: Tensor, d: int, base: float, dtype: str, exact: bool
+) -> tuple[Tensor, ...]:
+    """
+    Return cos and sin for frequencies that follow the length.
+
+    They are computed in float64, relative to the plain ones: to a few parts in 1e16.
+    """
+    original = pinned(scheme.original_max_position_embeddings, "float64")
+    beyond = (length.astype("float64") - original) / original
+    stretch = pinned(1, "float64") + pinned(scheme.factor, "float64") * pt.maximum(
+        beyond, pinned(0, "float64")
+    )
+    exponents = -np.arange(0, d, 2, dtype="float64") / (d - 2)
+    ratio = _exp(_log(stretch)[..., None, None] * exponents)
+    theta = Default().inverse_frequencies(d, base=base)
+    if not exact or position_ids.dtype.startswith("float"):
+        return tuple(_cos_sin(_product(position_ids, ratio * theta, dtype), dtype))
+    turn = ratio * (theta / (2 * np.pi))
+    turn = turn - pt.floor(turn)
+    if dtype == "float64":
+        word = (turn * pinned(2.0**63, "float64")).astype("int64").astype("uint64") * pinned(2, "uint64")
+        return tuple(_cos_sin_of_words(position_ids, (word, pt.zeros_like(word)), dtype))
+    scaled = turn * pinned(2.0**32, "float64")
+    hi = pt.floor(scaled)
+    lo = pt.floor((scaled - hi) * pinned(2.0**32, "float64"))
+    words = tuple(x.astype("int64").astype("uint32") for x in (hi, lo))
+    return tuple(_cos_sin_of_words(position_ids, cast(Words, words), dtype))
+
+
+def _product(position_ids: Tensor, theta: np.ndarray | Tensor, dtype: str) -> Tensor:
+    dtype = "float64" if "float64" in (position_ids.dtype, dtype) else "float32"
+    product: Tensor = position_ids.astype(dtype)[..., None] * theta.astype(dtype)
+    return product
+
+
+def _cos_sin_of_words(position_ids: Tensor, words: Words, dtype: str) -> list[Tensor]:
+    """Return cos and sin of integer positions, for frequencies in turns."""
+    if dtype == "float64":
+        return _cos_sin_float64(position_ids, *words)
+    return _cos_sin_float32(position_ids, *words)
+
+
+def _cos_sin_float32(
+    position_ids: Tensor, f_hi: np.ndarray | Tensor, f_lo: np.ndarray | Tensor
+) -> list[Tensor]:
+    """Take the phase in uint32 words, which wrap alike on every linker, float64 or not."""
+    negative, magnitude = _sign_magnitude(position_ids)
+    p = magnitude.astype("uint32")[..., None]
+    phase = p * f_hi + _mul_hi(p, f_lo)
+    if position_ids.dtype in ("int64", "uint64"):
+        half = pinned(2**16, magnitude.dtype)
+        p_hi = (magnitude // half // half).astype("uint32")[..., None]
+        phase = phase + p_hi * f_lo
+    # Half a turn is taken off beyond a quarter, where float32 would hold the angle less finely.
+    quarter, half_turn = pinned(2**30, "uint32"), pinned(2**31, "uint32")
+    folds = (phase + quarter) // half_turn
+    folded = (phase - folds * half_turn).astype("int32").astype("float32")
+    angle = folded * pinned(2 * np.pi / 2**32, "float32")
+    sign = pinned(1, "float32") - pinned(2, "float32") * folds.astype("float32")
+    return [
+        pt.cos(angle) * sign,
+        pt.sin(angle) * sign * _direction(negative, "float32"),
+    ]
+
+
+def _cos_sin_float64(
+    position_ids: Tensor, f_hi: np.ndarray | Tensor, f_lo: np.ndarray | Tensor
+) -> list[Tensor]:
+    """Take the phase in one uint64 word, with 24 bits more of the frequency below it."""
+    negative, magnitude = _sign_magnitude(position_ids)
+    p = magnitude.astype("uint64")[..., None]
+    phase = p * f_hi + (p * f_lo) // pinned(2**24, "uint64")
+    angle = phase.astype("int64").astype("float64") * pinned(2 * np.pi / 2**64, "float64")
+    return [pt.cos(angle), pt.sin(angle) * _direction(negative, "float64")]
+
+
+# MLX takes float64 logarithms and exponentials in float32. These are made of what it adds and multiplies
+# exactly, and are the same on every linker.
+_LN2_HI, _LN2_LO = 0.6931471803691238, 1.9082149292705877e-10
+_LEAST_EXPONENT, _MOST_EXPONENT = -1022, 1022
+
+
+def _exp(x: Tensor) -> Tensor:
+    """Return the exponential in float64: whole octaves from a table, the rest from a Taylor series."""
+    x = pt.clip(
+        x, pinned(_LEAST_EXPONENT * np.log(2), "float64"), pinned(_MOST_EXPONENT * np.log(2), "float64")
+    )
+    octaves = pt.floor(x * pinned(1 / np.log(2), "float64") + pinned(0.5, "float64"))
+    rest = x - octaves * pinned(_LN2_HI, "float64") - octaves * pinned(_LN2_LO, "float64")
+    series = pt.ones_like(rest)
+    for n in range(14, 0, -1):
+        series = pinned(1, "float64") + rest * series * pinned(1 / n, "float64")
+    powers = pt.constant(np.ldexp(1.0, np.arange(_LEAST_EXPONENT, _MOST_EXPONENT + 1)))
+    index = octaves.astype("int32") - pinned(_LEAST_EXPONENT, "int32")
+    return cast(Tensor, series * powers[index])
+
+
+def _log(x: Tensor) -> Tensor:
+    """Return the logarithm in float64: a guess, made three times as good."""
+    guess = pt.log(x)
+    back = _exp(guess)
+    return cast(Tensor, guess + pinned(2, "float64") * (x - back) / (x + back))
 
 
 def _cos_sin(angle: Tensor, dtype: str) -> list[Tensor]:
@@ -186,7 +317,7 @@ def _direction(negative: Tensor | None, dtype: str) -> Tensor | np.ndarray:
     return direction
 
 
-def _mul_hi(a: Tensor, b: np.ndarray) -> Tensor:
+def _mul_hi(a: Tensor, b: np.ndarray | Tensor) -> Tensor:
     """Return the high word of the 64-bit product of two uint32, by 16-bit products that can't overflow."""
     half, mask = pinned(2**16, "uint32"), pinned(2**16 - 1, "uint32")
     a_lo, a_hi = a & mask, a // half

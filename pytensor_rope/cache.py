@@ -21,7 +21,8 @@ class SinkCacheState(NamedTuple):
     Attributes
     ----------
     keys, values
-        Shape ``(batch, n_kv_head, capacity, head_dim)``; the keys are rotated.
+        Shape ``(batch, n_kv_head, capacity, head_dim)``. The keys are rotated, unless their scheme's
+        frequencies change with the length.
     length
         Number of tokens seen by each row, ``(batch,)``, int32.
     """
@@ -29,6 +30,26 @@ class SinkCacheState(NamedTuple):
     keys: Any
     values: Any
     length: Any
+
+
+class SinkAngles(NamedTuple):
+    """
+    The cosines and sines that attention over a :class:`SinkCache` rotates by.
+
+    Attributes
+    ----------
+    query, sink_query : tuple of tensor
+        Of queries as they see the window, and as they see the sinks.
+    key : tuple of tensor
+        Of the chunk's keys.
+    cached : tuple of tensor or None
+        Of the cached keys, where they are kept as they were before their rotation.
+    """
+
+    query: tuple[Tensor, Tensor]
+    sink_query: tuple[Tensor, Tensor]
+    key: tuple[Tensor, Tensor]
+    cached: tuple[Tensor, Tensor] | None
 
 
 class SinkCache:
@@ -40,6 +61,12 @@ class SinkCache:
     model sees keys at the distances they would have if the visible tokens were all there is, as in
     StreamingLLM, and yet each key is rotated once, when it is written: the query is rotated twice, to
     its own position :math:`i` for the window and to :math:`\min(i, S + W - 1)` for the sinks.
+
+    Where the frequencies change with the length (:class:`~pytensor_rope.frequencies.DynamicNTK`,
+    :class:`~pytensor_rope.frequencies.LongRoPE`), and where keys also decay with their position
+    (:class:`~pytensor_rope.frequencies.XPos`), the cache keeps keys as they were and rotates them when it
+    reads, by the frequencies of the length it shows: all of it up to :math:`S + W` tokens, and with
+    ``positions="absolute"`` all tokens seen. A chunk is read at one length, after its last token.
 
     Position :math:`p < S` is kept in slot p, later ones in slot :math:`S + (p - S) \bmod R` of a ring of
     :math:`R = W + \text{headroom}`. A chunk of any length attends to the cache as it was before the chunk
@@ -175,7 +202,8 @@ class SinkCache:
         rotary : RotaryEmbedding
             The rotation of queries and keys.
         scale : float, optional
-            Factor on the scores. Default is ``1 / sqrt(head_dim)``.
+            Factor on the scores. Default is ``1 / sqrt(head_dim)``, corrected by ``softmax_scaling`` where
+            the rotation's scheme has one.
 
         Returns
         -------
@@ -192,25 +220,77 @@ class SinkCache:
         q, k, v = (float_tensor(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
         state = SinkCacheState(*(pt.as_tensor(x) for x in state))
         self._check(q, k, v, state)
-        scale = None if scale is None else finite_number("scale", scale)
+        rotary = rotary.sequential()
         positions = self.chunk_positions(state.length, k)
-        angles = rotary.angles(positions, like=q)
-        sink_angles = rotary.angles(self.sink_query_positions(positions), like=q)
-        k = rotary.rotate(k, *angles)
+        length_after = self.length_after(state.length, k)
+        angles = self.angles(rotary, positions, state.length, length_after, like=q)
+        turned = rotary.rotate(k, *angles.key)
         attended = sink_attention(
-            rotary.rotate(q, *angles),
-            rotary.rotate(q, *sink_angles),
-            k,
+            rotary.rotate(q, *angles.query),
+            rotary.rotate(q, *angles.sink_query),
+            turned,
             v,
             positions,
-            state.keys,
+            state.keys if angles.cached is None else rotary.rotate(state.keys, *angles.cached),
             state.values,
             self.slot_positions(state.length),
             sinks=self.sinks,
             window=self.window,
-            scale=scale,
+            scale=_softmax_scale(rotary, q) if scale is None else finite_number("scale", scale),
         )
-        return attended, self.update(state, k, v)
+        return attended, self.update(state, turned if rotary.turns_keys_for_good else k, v)
+
+    def angles(
+        self,
+        rotary: RotaryEmbedding,
+        positions: Tensor,
+        length: Tensor,
+        length_after: Tensor,
+        *,
+        like: Tensor | None = None,
+        dtype: str | None = None,
+    ) -> SinkAngles:
+        """
+        Return what to rotate queries, keys and, where they are kept as they were, cached keys by.
+
+        Parameters
+        ----------
+        rotary : RotaryEmbedding
+            The rotation, of one position axis.
+        positions : tensor
+            Of the chunk's tokens, ``(batch, seq)``, as :meth:`chunk_positions` gives them.
+        length, length_after : tensor
+            Tokens seen before the chunk, and with it, ``(batch,)``.
+        like, dtype
+            As :meth:`RotaryEmbedding.angles` takes them.
+
+        Returns
+        -------
+        SinkAngles
+            For a scheme whose frequencies change with the length, all of them those of ``length_after``, or
+            with in-cache positions of as much of it as the cache shows.
+        """
+        from_sinks = self.sink_query_positions(positions)
+        if rotary.turns_keys_for_good:
+            turn = rotary.angles(positions, like=like, dtype=dtype)
+            sink_query = rotary.angles(from_sinks, like=like, dtype=dtype)
+            return SinkAngles(query=turn, sink_query=sink_query, key=turn, cached=None)
+
+        visible = self.sink_query_positions(length_after - pinned(1, "int32")) + pinned(1, "int32")
+
+        def turned(position_ids: Tensor, of: str) -> tuple[Tensor, Tensor]:
+            return rotary.angles(position_ids, like=like, dtype=dtype, of=of, length=visible)
+
+        # The window's own positions may be counted from anywhere. From nearby, no decay overflows.
+        start = pt.maximum(length - pinned(self.sinks + self.window, "int32"), pinned(0, "int32"))[:, None]
+        held = self.slot_positions(length)
+        is_sink = np.arange(self.capacity) < self.sinks
+        return SinkAngles(
+            query=turned(positions - start, "queries"),
+            sink_query=turned(from_sinks, "queries"),
+            key=turned(positions - start, "keys"),
+            cached=turned(pt.where(is_sink, held, held - start), "keys"),
+        )
 
     def chunk_positions(self, length: Tensor, like: Tensor, count: Tensor | None = None) -> Tensor:
         """
@@ -232,6 +312,16 @@ class SinkCache:
         if count is None:
             return positions
         return cast(Tensor, pt.where(pt.lt(indices, count[:, None]), positions, pinned(-1, "int32")))
+
+    def length_after(self, length: Tensor, like: Tensor, count: Tensor | None = None) -> Tensor:
+        """Return the tokens seen with a chunk, ``(batch,)``; parameters as of :meth:`chunk_positions`."""
+        if count is not None:
+            return cast(Tensor, length + count)
+        axis = 1 if like.ndim == 2 else 2
+        seq = like.type.shape[axis]
+        return cast(
+            Tensor, length + (like.shape[axis].astype("int32") if seq is None else pinned(seq, "int32"))
+        )
 
     def sink_query_positions(self, positions: Tensor) -> Tensor:
         """Return the positions from which queries at ``positions`` see the sinks."""
@@ -272,13 +362,8 @@ class SinkCache:
         SinkCacheState
             The state after the chunk.
         """
-        single = k.type.shape[2] == 1
-        if count is None:
-            seq = pinned(1, "int32") if single else k.shape[2].astype("int32")
-            length = state.length + seq
-        else:
-            length = state.length + count
-        write = self._write_one if single else self._write_chunk
+        length = self.length_after(state.length, k, count)
+        write = self._write_one if k.type.shape[2] == 1 else self._write_chunk
         return SinkCacheState(
             keys=write(state.keys, k, state.length, length),
             values=write(state.values, v, state.length, length),
@@ -339,6 +424,20 @@ class SinkCache:
             slots = named[name].type.shape[2]
             if slots not in (None, self.capacity):
                 raise ValueError(f"{name} has {slots} slots, but {self!r} has {self.capacity}.")
+
+
+def _softmax_scale(rotary: RotaryEmbedding, q: Tensor) -> float | None:
+    """Return the scale that a rotation's scheme asks for, None for ``1 / sqrt(head_dim)``."""
+    correction = rotary.scaling.softmax_scaling
+    if correction == 1:
+        return None
+    head_dim = rotary.head_dim or q.type.shape[3]
+    if head_dim is None:
+        raise ValueError(
+            f"{type(rotary.scaling).__name__} corrects the softmax scale, which needs a known head_dim: give "
+            f"it to the RotaryEmbedding, or pass scale."
+        )
+    return float(correction / np.sqrt(head_dim))
 
 
 def _agree(what: str, axis: int, tensors: dict[str, Tensor]) -> None:

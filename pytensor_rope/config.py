@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pytensor_rope.checks import positive_number, whole_number
+from pytensor_rope.frequencies import UNSCALED, FrequencyScheme, resolve_scaling
 from pytensor_rope.rotary import RotaryEmbedding
 
 
@@ -34,8 +35,9 @@ class DecoderConfig:
         Constant under the root of every RMSNorm. Default is 1e-5.
     tied : bool, optional
         Whether the output head is the token embedding. Default is False.
-    base, pairing, scaling, scaling_factor, rotary_dim
-        Rotary hyper-parameters, as :class:`~pytensor_rope.RotaryEmbedding` takes them.
+    base, pairing, scaling, rotary_dim
+        Rotary hyper-parameters, as :class:`~pytensor_rope.RotaryEmbedding` takes them. ``scaling`` is a
+        scheme of :mod:`pytensor_rope.frequencies`.
 
     Raises
     ------
@@ -74,8 +76,7 @@ class DecoderConfig:
     tied: bool = False
     base: float = 10_000.0
     pairing: str = "half"
-    scaling: str = "none"
-    scaling_factor: float = 1.0
+    scaling: FrequencyScheme = UNSCALED
     rotary_dim: int | None = None
 
     def __post_init__(self) -> None:
@@ -96,6 +97,7 @@ class DecoderConfig:
                 f"query heads; got n_kv_head={self.n_kv_head} and n_head={self.n_head}."
             )
         positive_number("epsilon", self.epsilon)
+        object.__setattr__(self, "scaling", resolve_scaling(self.scaling))
         self.rotary()
 
     def rotary(self) -> RotaryEmbedding:
@@ -105,6 +107,5 @@ class DecoderConfig:
             base=self.base,
             pairing=self.pairing,
             scaling=self.scaling,
-            scaling_factor=self.scaling_factor,
             rotary_dim=self.rotary_dim,
         )

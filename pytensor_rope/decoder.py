@@ -15,7 +15,7 @@ from pytensor_rope.base import FLOAT_DTYPES, Layer, LayerOp, Tensor, axis_indice
 from pytensor_rope.cache import SinkCache, SinkCacheState
 from pytensor_rope.config import DecoderConfig
 from pytensor_rope.norm import rms_norm
-from pytensor_rope.rotary import rotate
+from pytensor_rope.rotate import rotate
 
 LAYER_WEIGHTS = (
     "attention_norm",
@@ -36,18 +36,31 @@ class DecoderLayer(LayerOp):
 
     As one op it is compiled once on C and Numba, not once for each layer of a model. Inputs are the
     hidden states ``(batch, seq, hidden_size)``, the weights in the order of ``LAYER_WEIGHTS``, cos and sin
-    of the queries' and keys' angles and of the angles that queries see the sinks from, ``(batch, 1, seq,
-    rotary_dim // 2)``, the positions ``(batch, seq)``, and with a cache its keys, values and slot positions.
-    Outputs are the new hidden states and the chunk's rotated keys and values, to be put into the cache.
+    of the queries' angles, of those that queries see the sinks from and of the keys', ``(batch, 1, seq,
+    rotary_dim // 2)``, the positions ``(batch, seq)``, and with a cache its keys, rotated, its values and its
+    slot positions. Outputs are the new hidden states and the chunk's keys and values, to be put into the
+    cache: the keys rotated where ``turns_keys_for_good``.
     """
 
-    __props__ = ("n_head", "n_kv_head", "epsilon", "pairing", "rotary_dim", "sinks", "window")
+    __props__ = (
+        "n_head",
+        "n_kv_head",
+        "epsilon",
+        "pairing",
+        "rotary_dim",
+        "turns_keys_for_good",
+        "scale",
+        "sinks",
+        "window",
+    )
 
     n_head: int
     n_kv_head: int
     epsilon: float
     pairing: str
     rotary_dim: int
+    turns_keys_for_good: bool
+    scale: float
     sinks: int
     window: int | None
 
@@ -55,29 +68,32 @@ class DecoderLayer(LayerOp):
     def build_inner_graph(self, *inputs: Tensor) -> list[Any]:
         x, *rest = inputs
         weights = dict(zip(LAYER_WEIGHTS, rest, strict=False))
-        cos, sin, sink_cos, sink_sin, positions, *cache = rest[len(LAYER_WEIGHTS) :]
+        *angles, positions = rest[len(LAYER_WEIGHTS) : len(LAYER_WEIGHTS) + 7]
+        query, sink_query, key = angles[:2], angles[2:4], angles[4:]
+        cache = rest[len(LAYER_WEIGHTS) + 7 :]
 
         h = rms_norm(x, weights["attention_norm"], epsilon=self.epsilon)
         q = _split_heads(_project(h, weights["query"]), self.n_head)
         k = _split_heads(_project(h, weights["key"]), self.n_kv_head)
         v = _split_heads(_project(h, weights["value"]), self.n_kv_head)
-        k = self._rotate(k, cos, sin)
+        turned = self._rotate(k, *key)
         attended = sink_attention(
-            self._rotate(q, cos, sin),
-            self._rotate(q, sink_cos, sink_sin),
-            k,
+            self._rotate(q, *query),
+            self._rotate(q, *sink_query),
+            turned,
             v,
             positions,
             *cache,
             sinks=self.sinks,
             window=self.window,
+            scale=self.scale,
         )
         x = x + _project(_join_heads(attended), weights["output"])
 
         h = rms_norm(x, weights["feed_forward_norm"], epsilon=self.epsilon)
         gate, up = _project(h, weights["gate"]), _project(h, weights["up"])
         x = x + _project(gate * pt.sigmoid(gate) * up, weights["down"])
-        return [x, k, v]
+        return [x, turned if self.turns_keys_for_good else k, v]
 
     @override
     def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
@@ -171,7 +187,7 @@ class Decoder(Layer):
     ) -> None:
         self.name = resolve_name(name, type(self).__name__, "config")
         self.config = config
-        self.rotary = config.rotary()
+        self.rotary = config.rotary().sequential()
         if weights is None:
             weights = _random_weights(config, seed)
         _check_weights(weights, config)
@@ -204,10 +220,11 @@ class Decoder(Layer):
         ids = _check_token_ids(token_ids)
         x = self.embed(ids)
         positions = pt.zeros_like(ids, dtype="int32") + axis_indices(ids, 1)[None, :]
-        cos, sin = self.rotary.angles(positions, dtype=self.dtype)
+        query = self.rotary.angles(positions, dtype=self.dtype)
+        key = self.rotary.angles(positions, dtype=self.dtype, of="keys")
         layer = self._layer_op(sinks=0, window=None)
         for i in range(self.config.n_layer):
-            x, _, _ = layer(x, *self._layer_weights(i), cos, sin, cos, sin, positions)
+            x, _, _ = layer(x, *self._layer_weights(i), *query, *query, *key, positions)
         return self.logits(self._normalize(x))
 
     def initial_state(self, cache: SinkCache, batch: int) -> DecoderState:
@@ -258,18 +275,19 @@ class Decoder(Layer):
         x = self.embed(ids)
         positions = cache.chunk_positions(state.length, ids, count)
         slot_positions = cache.slot_positions(state.length)
-        angles = self.rotary.angles(positions, dtype=self.dtype)
-        sink_angles = self.rotary.angles(cache.sink_query_positions(positions), dtype=self.dtype)
+        length_after = cache.length_after(state.length, ids, count)
+        angles = cache.angles(self.rotary, positions, state.length, length_after, dtype=self.dtype)
         layer = self._layer_op(sinks=cache.sinks, window=cache.window)
         new_states = []
         for i, (keys, values) in enumerate(zip(state.keys, state.values, strict=True)):
             x, k, v = layer(
                 x,
                 *self._layer_weights(i),
-                *angles,
-                *sink_angles,
+                *angles.query,
+                *angles.sink_query,
+                *angles.key,
                 positions,
-                keys,
+                keys if angles.cached is None else self.rotary.rotate(keys, *angles.cached),
                 values,
                 slot_positions,
             )
@@ -317,6 +335,8 @@ class Decoder(Layer):
             epsilon=config.epsilon,
             pairing=config.pairing,
             rotary_dim=config.rotary_dim or config.head_dim,
+            turns_keys_for_good=self.rotary.turns_keys_for_good,
+            scale=float(self.rotary.scaling.softmax_scaling / np.sqrt(config.head_dim)),
             sinks=sinks,
             window=window,
         )

@@ -157,6 +157,9 @@ class Default(FrequencyScheme):
         return _geometric(d, log_base)
 
 
+UNSCALED = Default()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Linear(FrequencyScheme):
     r"""
@@ -667,7 +670,7 @@ class MRoPE(FrequencyScheme):
 
     section: tuple[int, ...]
     interleaved: bool = False
-    scaling: FrequencyScheme = Default()
+    scaling: FrequencyScheme = UNSCALED
 
     def __post_init__(self) -> None:
         if isinstance(self.section, str) or not isinstance(self.section, Iterable):
@@ -962,12 +965,16 @@ def check_rotary_dim(rotary_dim: object, name: str = "rotary_dim") -> int:
     return d
 
 
-@lru_cache(maxsize=256)
 def _exact(scheme: FrequencyScheme, rotary_dim: int, base: float) -> tuple[Decimal, ...]:
     """Return the inverse frequencies to 60 digits: float64 would lose a turn's fraction far out."""
     scheme.check(rotary_dim, base)
+    return _cached(scheme, int(rotary_dim), float(base))
+
+
+@lru_cache(maxsize=256)
+def _cached(scheme: FrequencyScheme, d: int, base: float) -> tuple[Decimal, ...]:
     with localcontext(_PRECISION):
-        return tuple(scheme._frequencies(int(rotary_dim), Decimal(float(base)).ln()))
+        return tuple(scheme._frequencies(d, Decimal(base).ln()))
 
 
 def _geometric(d: int, log_base: Decimal) -> list[Decimal]:

@@ -1,106 +1,23 @@
 """Rotary position embeddings."""
 
-from collections.abc import Sequence
-from typing import Any, cast, override
+from typing import cast
 
 import pytensor.tensor as pt
-from pytensor.graph.basic import Apply
 from pytensor.tensor import TensorLike
 from pytensor.tensor.shape import specify_shape
 
-from pytensor_rope.angles import angles
+from pytensor_rope.angles import SYMBOLIC_SCHEMES, angles
 from pytensor_rope.base import (
-    BroadcastingLayerOp,
     Tensor,
     VariadicLayer,
-    computation_dtype,
     float_tensor,
     resolve_name,
-    sizes,
 )
-from pytensor_rope.checks import whole_number
-from pytensor_rope.frequencies import check_rotary_dim, check_scheme, check_scheme_fits
+from pytensor_rope.checks import positive_number, true_or_false, whole_number
+from pytensor_rope.frequencies import FrequencyScheme, XPos, check_rotary_dim, resolve_scaling
+from pytensor_rope.rotate import PAIRINGS, check_batch, check_sequence, rotate
 
-PAIRINGS = ("half", "adjacent")
-
-
-class Rotate(BroadcastingLayerOp):
-    """
-    Rotate pairs of the last axis of ``x`` by angles given as ``cos`` and ``sin``.
-
-    Inputs are ``x (..., seq, head_dim)`` and cos and sin ``(..., seq, rotary_dim // 2)``, which broadcast
-    over the leading axes. What lies beyond the rotary dimension passes through unchanged.
-    """
-
-    __props__ = ("pairing", "rotary_dim")
-
-    pairing: str
-    rotary_dim: int | None
-
-    @override
-    def build_inner_graph(self, *inputs: Tensor) -> list[Any]:
-        x, cos, sin = inputs
-        _check_sequence(x.type.shape[-2], cos.type.shape[-2])
-        d = self._rotated(x)
-        _check_batch(x.type.shape[:-2], cos.type.shape[:-2])
-        head_dim = x.type.shape[-1]
-        if isinstance(d, int) and head_dim is not None and d > head_dim:
-            raise ValueError(f"rotary_dim={d} is larger than x's last axis, {head_dim}.")
-        dtype = computation_dtype(x.dtype)
-        first, second = (half.astype(dtype) for half in self._pairs(x, d))
-        cos, sin = cos.astype(dtype), sin.astype(dtype)
-        rotated = [first * cos - second * sin, second * cos + first * sin]
-        parts = self._lay_out([half.astype(x.dtype) for half in rotated])
-        if isinstance(d, int) and d != x.type.shape[-1]:
-            parts.append(x[..., d:])
-        return [pt.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]]
-
-    @override
-    def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
-        return [shapes[0]]
-
-    def _rotated(self, x: Tensor) -> int | Tensor:
-        """Return how many of the last axis's dimensions are rotated."""
-        if self.rotary_dim is not None:
-            return self.rotary_dim
-        head_dim: int | None = x.type.shape[-1]
-        return x.shape[-1] if head_dim is None else head_dim
-
-    def _pairs(self, x: Tensor, d: int | Tensor) -> tuple[Tensor, Tensor]:
-        if self.pairing == "half":
-            return x[..., : d // 2], x[..., d // 2 : d]
-        if isinstance(d, int):
-            return x[..., 0:d:2], x[..., 1:d:2]
-        return x[..., 0::2], x[..., 1::2]
-
-    def _lay_out(self, halves: list[Tensor]) -> list[Tensor]:
-        """Put the rotated pairs back where they came from, as parts to be joined."""
-        if self.pairing == "half":
-            return halves
-        *leading, n_pair = sizes(halves[0])
-        return [pt.stack(halves, axis=-1).reshape((*leading, 2 * n_pair))]
-
-    @override
-    def pullback(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-        """Turn the cotangent back by the same angle; the angles' own gradient is taken pair by pair."""
-        x, cos, sin = inputs
-        (g,) = cotangents
-        d = self._rotated(x)
-        x1, x2 = (half.astype(cos.dtype) for half in self._pairs(x, d))
-        g1, g2 = (half.astype(cos.dtype) for half in self._pairs(g, d))
-        return [
-            _sum_to(
-                rotate(g, cos, -sin, pairing=self.pairing, rotary_dim=self.rotary_dim),
-                x,
-            ),
-            _sum_to(g1 * x1 + g2 * x2, cos),
-            _sum_to(g2 * x1 - g1 * x2, sin),
-        ]
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, pairing: str, rotary_dim: int | None = None) -> Tensor:
-    """Rotate ``x`` by the angles whose cosines and sines are given; see :class:`Rotate`."""
-    return cast(Tensor, Rotate(pairing=pairing, rotary_dim=rotary_dim)(x, cos, sin))
+_ROLES = ("queries", "keys")
 
 
 class RotaryEmbedding(VariadicLayer):
@@ -130,12 +47,22 @@ class RotaryEmbedding(VariadicLayer):
     pairing : {"half", "adjacent"}, optional
         Which dimensions make a pair: ``i`` with ``i + rotary_dim // 2`` (Hugging Face, GPT-NeoX), or
         ``2 * i`` with ``2 * i + 1`` (RoFormer, GPT-J, torchtune). Default is "half".
-    scaling : {"none", "linear", "ntk"}, optional
-        Frequency scheme; see :func:`inverse_frequencies`. Default is "none".
+    scaling : {"none", "linear", "ntk"} or FrequencyScheme, optional
+        Frequency scheme: one of :mod:`pytensor_rope.frequencies`, or the short name of a simple one.
+        Default is "none".
     scaling_factor : float, optional
-        Stretch of the scheme. Default is 1.
+        Stretch of a scheme given by its short name. Default is 1.
     rotary_dim : int, optional
         Number of leading dimensions to rotate; the rest passes through unchanged. Default is all.
+    exact : bool, optional
+        Count the angles of integer positions in fixed point, exact at every position. False takes the
+        customary float32 product of position and frequency, whose error grows with the position, for
+        comparison with other libraries. Default is True.
+
+    Attributes
+    ----------
+    scaling : FrequencyScheme
+        The scheme, also where its short name was given.
 
     Raises
     ------
@@ -144,6 +71,16 @@ class RotaryEmbedding(VariadicLayer):
     TypeError
         If ``name`` isn't a string, a dimension no integer or ``base`` no number, an input's dtype is
         refused, or there are not two.
+
+    Notes
+    -----
+    A scheme of several position axes (:class:`~pytensor_rope.frequencies.MRoPE`,
+    :class:`~pytensor_rope.frequencies.Axial`) takes ``position_ids`` with a leading axis for them.
+
+    One whose frequencies depend on the length of the sequence
+    (:class:`~pytensor_rope.frequencies.DynamicNTK`, :class:`~pytensor_rope.frequencies.LongRoPE`) takes
+    the length of each row from ``length``, or else from its last position. Nothing is remembered from
+    call to call: the same positions give the same angles.
 
     References
     ----------
@@ -154,8 +91,10 @@ class RotaryEmbedding(VariadicLayer):
     >>> import numpy as np
     >>> import pytensor.tensor as pt
     >>> from pytensor_rope import RotaryEmbedding
+    >>> from pytensor_rope.frequencies import YaRN
     >>> queries = pt.tensor("queries", shape=(None, 9, None, 64), dtype="float32")
-    >>> rotated = RotaryEmbedding(base=100_000.0)(queries, np.arange(16))
+    >>> rotary = RotaryEmbedding(scaling=YaRN(factor=4.0, original_max_position_embeddings=8192))
+    >>> rotated = rotary(queries, np.arange(16))
     >>> rotated.dtype, rotated.type.shape
     ('float32', (None, 9, 16, 64))
     """
@@ -167,32 +106,51 @@ class RotaryEmbedding(VariadicLayer):
         head_dim: int | None = None,
         base: float = 10_000.0,
         pairing: str = "half",
-        scaling: str = "none",
+        scaling: str | FrequencyScheme = "none",
         scaling_factor: float = 1.0,
         rotary_dim: int | None = None,
+        exact: bool = True,
     ) -> None:
         self.name = resolve_name(name, type(self).__name__, "head_dim")
-        self.base, self.scaling, self.scaling_factor = check_scheme(base, scaling, scaling_factor)
+        self.base = positive_number("base", base)
+        self.scaling = resolve_scaling(scaling, scaling_factor)
         if pairing not in PAIRINGS:
             raise ValueError(f"pairing must be one of {', '.join(PAIRINGS)}; got {pairing!r}.")
         self.pairing = pairing
+        self.exact = true_or_false("exact", exact)
         self.head_dim, self.rotary_dim = _check_dims(head_dim, rotary_dim)
         if (d := self.rotary_dim or self.head_dim) is not None:
-            check_scheme_fits(self.scaling, d)
+            self.scaling.check(d, self.base)
 
     def __repr__(self) -> str:
-        shown = (
-            "head_dim",
-            "base",
-            "pairing",
-            "scaling",
-            "scaling_factor",
-            "rotary_dim",
-        )
+        shown = ("head_dim", "base", "pairing", "scaling", "rotary_dim", "exact")
         settings = ", ".join(f"{key}={getattr(self, key)!r}" for key in shown)
         return f"{type(self).__name__}({self.name!r}, {settings})"
 
-    def __call__(self, *inputs: TensorLike) -> Tensor:
+    @property
+    def turns_keys_for_good(self) -> bool:
+        """
+        Whether a key that was rotated once stays right, however long the sequence becomes.
+
+        If not, a cache has to keep keys as they were and rotate them when it reads.
+        """
+        return not (self.scaling.depends_on_length or isinstance(self.scaling, XPos))
+
+    def sequential(self) -> "RotaryEmbedding":
+        """Return the rotation for positions along one axis, as text has them."""
+        if self.scaling.n_axis == 1:
+            return self
+        return RotaryEmbedding(
+            self.name,
+            head_dim=self.head_dim,
+            base=self.base,
+            pairing=self.pairing,
+            scaling=self.scaling.sequential,
+            rotary_dim=self.rotary_dim,
+            exact=self.exact,
+        )
+
+    def __call__(self, *inputs: TensorLike, of: str = "queries", length: TensorLike | None = None) -> Tensor:
         """
         Rotate ``x`` by ``position_ids``.
 
@@ -202,7 +160,12 @@ class RotaryEmbedding(VariadicLayer):
             Shape ``(..., n_head, seq, head_dim)``, float16, float32 or float64.
         position_ids : tensor
             Shape ``(seq,)`` or ``(batch..., seq)``, integers (of any sign) or floats. Head axes are
-            inserted here.
+            inserted here. A scheme of several position axes takes them as a further leading axis.
+        of : {"queries", "keys"}, optional
+            What ``x`` holds. Only :class:`~pytensor_rope.frequencies.XPos` treats them differently.
+            Default is "queries".
+        length : tensor, optional
+            As :meth:`angles` takes it.
 
         Returns
         -------
@@ -212,17 +175,23 @@ class RotaryEmbedding(VariadicLayer):
         if len(inputs) != 2:
             raise TypeError(f"{self.name} takes x and position_ids; got {len(inputs)} inputs.")
         x = float_tensor(inputs[0], "x")
-        position_ids = _check_position_ids(inputs[1], x)
+        position_ids = _check_position_ids(inputs[1], x, self.scaling.n_axis)
         if self.head_dim is not None:
             self._resolve_rotary_dim(x)
             x = specify_shape(x, (*x.type.shape[:-1], self.head_dim))
-        cos, sin = self.angles(position_ids, like=x)
+        cos, sin = self.angles(position_ids, like=x, of=of, length=length)
         out = specify_shape(self.rotate(x, cos, sin), x.type.shape)
         out.name = f"{self.name}_output"
         return cast(Tensor, out)
 
     def angles(
-        self, position_ids: TensorLike, *, like: Tensor | None = None, dtype: str | None = None
+        self,
+        position_ids: TensorLike,
+        *,
+        like: Tensor | None = None,
+        dtype: str | None = None,
+        of: str = "queries",
+        length: TensorLike | None = None,
     ) -> tuple[Tensor, Tensor]:
         """
         Return the cosines and sines for ``position_ids``, to be shared by every input to rotate.
@@ -230,25 +199,35 @@ class RotaryEmbedding(VariadicLayer):
         Parameters
         ----------
         position_ids : tensor
-            Shape ``(seq,)`` or ``(batch..., seq)``.
+            Shape ``(seq,)`` or ``(batch..., seq)``, with a further leading axis for a scheme of several
+            position axes.
         like : tensor, optional
             An input to rotate, ``(..., n_head, seq, head_dim)``: gives the dtype and the head dimension.
         dtype : str, optional
             In place of ``like``, where the layer knows its ``head_dim`` or ``rotary_dim``.
+        of : {"queries", "keys"}, optional
+            What is to be rotated. Default is "queries".
+        length : tensor, optional
+            Number of tokens of the sequence, scalar or ``(batch...)``, integers, for schemes whose
+            frequencies depend on it. Default is one more than the last position of each row.
 
         Returns
         -------
         cos, sin : tensor
             Shape ``(..., seq, rotary_dim // 2)``, with a head axis of 1 before ``seq`` where
-            ``position_ids`` has batch axes; float64 for float64 inputs, else float32.
+            ``position_ids`` has batch axes; float64 for float64 inputs, else float32. What the scheme
+            multiplies rotated queries and keys with (``scaling.attention_scaling``) is in both.
 
         Raises
         ------
         ValueError
-            If not one of ``like`` and ``dtype`` is given, or the layer doesn't know its dimension.
+            If not one of ``like`` and ``dtype`` is given, the layer doesn't know its dimension, or ``of``
+            is something else.
         """
         if (like is None) == (dtype is None):
             raise ValueError(f"{self.name} takes the dtype from like or from dtype: pass one of them.")
+        if of not in _ROLES:
+            raise ValueError(f"of must be one of {', '.join(_ROLES)}; got {of!r}.")
         rotary_dim = self.rotary_dim or self.head_dim
         if like is not None:
             rotary_dim, dtype = self._resolve_rotary_dim(like), like.dtype
@@ -262,10 +241,12 @@ class RotaryEmbedding(VariadicLayer):
             dtype=dtype,
             like=like,
             base=self.base,
-            scaling=self.scaling,
-            scaling_factor=self.scaling_factor,
+            scheme=self.scaling,
+            exact=self.exact,
+            of=of,
+            length=None if length is None else pt.as_tensor(length),
         )
-        if position_ids.ndim > 1:
+        if cos.ndim > 2:
             cos, sin = pt.expand_dims(cos, -3), pt.expand_dims(sin, -3)
         return cos, sin
 
@@ -318,8 +299,13 @@ class RotaryEmbedding(VariadicLayer):
             return self.rotary_dim
         d = self.head_dim if self.head_dim is not None else static
         if d is None:
+            if not isinstance(self.scaling, SYMBOLIC_SCHEMES):
+                raise ValueError(
+                    f"{type(self.scaling).__name__} must know how much it rotates: pass head_dim or "
+                    f"rotary_dim, or an input whose last axis is known."
+                )
             return None
-        check_scheme_fits(self.scaling, check_rotary_dim(d, "head_dim"))
+        self.scaling.check(check_rotary_dim(d, "head_dim"), self.base)
         return d
 
 
@@ -329,9 +315,12 @@ def rotary_embedding(
     *,
     base: float = 10_000.0,
     pairing: str = "half",
-    scaling: str = "none",
+    scaling: str | FrequencyScheme = "none",
     scaling_factor: float = 1.0,
     rotary_dim: int | None = None,
+    exact: bool = True,
+    of: str = "queries",
+    length: TensorLike | None = None,
 ) -> Tensor:
     """
     Rotate ``x`` by its positions.
@@ -343,8 +332,10 @@ def rotary_embedding(
     position_ids : tensor
         Shape ``(seq,)`` or ``(batch..., seq)``, integers (of any sign) or floats. Head axes are inserted
         here.
-    base, pairing, scaling, scaling_factor, rotary_dim
+    base, pairing, scaling, scaling_factor, rotary_dim, exact
         As in :class:`RotaryEmbedding`.
+    of, length
+        As calling a :class:`RotaryEmbedding` takes them.
 
     Returns
     -------
@@ -360,7 +351,8 @@ def rotary_embedding(
     -----
     Where neither ``x``'s static shape nor ``rotary_dim`` gives the rotary dimension, the C and Numba
     backends take the angle as a float64 product: within 1e-9 rad below position :math:`10^6` and 3e-7
-    below :math:`2^{31}`. JAX and MLX see concrete shapes and stay exact.
+    below :math:`2^{31}`. JAX and MLX see concrete shapes and stay exact. Schemes other than "none",
+    "linear" and "ntk" need to know it.
 
     References
     ----------
@@ -383,8 +375,9 @@ def rotary_embedding(
         scaling=scaling,
         scaling_factor=scaling_factor,
         rotary_dim=rotary_dim,
+        exact=exact,
     )
-    return layer(x, position_ids)
+    return layer(x, position_ids, of=of, length=length)
 
 
 def _check_dims(head_dim: int | None, rotary_dim: int | None) -> tuple[int | None, int | None]:
@@ -400,49 +393,26 @@ def _check_dims(head_dim: int | None, rotary_dim: int | None) -> tuple[int | Non
     return head_dim, rotary_dim
 
 
-def _check_position_ids(position_ids: TensorLike, x: Tensor) -> Tensor:
+def _check_position_ids(position_ids: TensorLike, x: Tensor, n_axis: int) -> Tensor:
     positions: Tensor = pt.as_tensor(position_ids)
     if positions.dtype == "bool" or positions.dtype.startswith("complex"):
         raise TypeError(f"position_ids must be integers or floats; got {positions.dtype}.")
     if x.ndim < 2:
         raise ValueError(f"x must be (..., n_head, seq, head_dim); got {x.ndim} dimensions.")
+    leading = 0 if n_axis == 1 else 1
     most = max(x.ndim - 2, 1)
-    if not 1 <= positions.ndim <= most:
+    if not 1 <= positions.ndim - leading <= most:
+        axes = f"({n_axis}, " if leading else "("
         raise ValueError(
-            f"position_ids must be (seq,) or (batch..., seq), so 1 to {most} dimensions for an x of "
-            f"{x.ndim}; got {positions.ndim}. Leave the head axis out: it is inserted for you."
+            f"position_ids must be {axes}seq) or {axes}batch..., seq), so {1 + leading} to {most + leading} "
+            f"dimensions for an x of {x.ndim}; got {positions.ndim}. Leave the head axis out: it is inserted "
+            f"for you."
         )
-    _check_sequence(x.type.shape[-2], positions.type.shape[-1])
-    _check_batch(x.type.shape[:-3], positions.type.shape[:-1])
+    if leading and positions.type.shape[0] not in (None, n_axis):
+        raise ValueError(
+            f"position_ids must have a leading axis of {n_axis}, for the scheme's position axes; got shape "
+            f"{positions.type.shape}."
+        )
+    check_sequence(x.type.shape[-2], positions.type.shape[-1])
+    check_batch(x.type.shape[:-3], positions.type.shape[leading:-1])
     return positions
-
-
-def _check_batch(batch: tuple[int | None, ...], of_positions: tuple[int | None, ...]) -> None:
-    for size, given in zip(batch[::-1], of_positions[::-1], strict=False):
-        if None not in (size, given) and given not in (1, size):
-            raise ValueError(
-                f"position_ids has batch axes {of_positions}, but x has {batch}: they don't match."
-            )
-
-
-def _check_sequence(seq: int | None, n_position: int | None) -> None:
-    if None not in (seq, n_position) and seq != n_position:
-        raise ValueError(
-            f"x has {seq} tokens along its sequence axis, but position_ids has {n_position}. Give one "
-            f"position a token."
-        )
-
-
-def _sum_to(x: Tensor, like: Tensor) -> Tensor:
-    """Sum ``x`` over the axes along which ``like`` was broadcast, in ``like``'s dtype."""
-    surplus = x.ndim - like.ndim
-    kept = [
-        axis + surplus
-        for axis, size in enumerate(like.type.shape)
-        if size == 1 and x.type.shape[axis + surplus] != 1
-    ]
-    if kept:
-        x = x.sum(axis=kept, keepdims=True, dtype=x.dtype, acc_dtype=x.dtype)
-    if surplus:
-        x = x.sum(axis=tuple(range(surplus)), dtype=x.dtype, acc_dtype=x.dtype)
-    return cast(Tensor, x.astype(like.dtype))

@@ -1,116 +1,102 @@
 """
-Inverse frequencies straight from each scheme's definition, pair by pair.
+Inverse frequencies to 60 digits, straight from the formulas of the papers and of transformers 5.24.0.
 
-mpmath and the standard library alone: nothing here imports this package.
+mpmath and NumPy alone: nothing here imports this package. A scheme is a name and its keyword arguments.
 """
 
-import math
+from functools import cache
 
 import mpmath
+import numpy as np
 
-DIGITS = 50
+DIGITS = 80
 
 
-def plain(d, base):
+def table(rotary_dim, base=10_000.0, name="default", **arguments):
+    """Return the inverse frequencies of one scheme, one mpf a pair."""
+    frozen = tuple(sorted((key, as_tuple(value)) for key, value in arguments.items()))
+    return _table(rotary_dim, base, name, frozen)
+
+
+def as_tuple(value):
+    return tuple(value) if isinstance(value, list) else value
+
+
+@cache
+def _table(rotary_dim, base, name, arguments):
     with mpmath.workdps(DIGITS):
-        return [mpmath.mpf(base) ** (-mpmath.mpf(2 * i) / d) for i in range(d // 2)]
+        return SCHEMES[name](rotary_dim, mpmath.mpf(base), **dict(arguments))
+
+
+def default(d, base):
+    return [base ** (mpmath.mpf(-2 * i) / d) for i in range(d // 2)]
 
 
 def linear(d, base, factor):
-    with mpmath.workdps(DIGITS):
-        return [theta / mpmath.mpf(factor) for theta in plain(d, base)]
-
-
-def ntk_base(d, base, factor):
-    with mpmath.workdps(DIGITS):
-        return mpmath.mpf(base) * mpmath.mpf(factor) ** (mpmath.mpf(d) / (d - 2))
+    return [theta / factor for theta in default(d, base)]
 
 
 def ntk(d, base, factor):
-    return plain(d, ntk_base(d, base, factor))
+    return default(d, base * mpmath.mpf(factor) ** (mpmath.mpf(d) / (d - 2)))
 
 
-def dynamic_base(d, base, factor, original, length):
-    with mpmath.workdps(DIGITS):
-        factor, length = mpmath.mpf(factor), max(length, original)
-        return ntk_base(d, base, factor * length / original - (factor - 1))
+def yarn(d, base, factor, original, beta_fast=32, beta_slow=1, truncate=True):
+    def correction(turns):
+        return d * mpmath.log(original / (turns * 2 * mpmath.pi)) / (2 * mpmath.log(base))
 
-
-def dynamic(d, base, factor, original, length):
-    return plain(d, dynamic_base(d, base, factor, original, length))
-
-
-def yarn_range(d, base, original, fast=32, slow=1, truncate=True):
-    with mpmath.workdps(DIGITS):
-
-        def pair(turns):
-            return d * mpmath.log(mpmath.mpf(original) / (turns * 2 * mpmath.pi)) / (2 * mpmath.log(base))
-
-        low, high = pair(fast), pair(slow)
-        if truncate:
-            low, high = mpmath.floor(low), mpmath.ceil(high)
-        low, high = max(low, mpmath.mpf(0)), min(high, mpmath.mpf(d - 1))
-        return low, high + mpmath.mpf("0.001") if low == high else high
-
-
-def yarn(d, base, factor, original, fast=32, slow=1, truncate=True):
-    with mpmath.workdps(DIGITS):
-        low, high = yarn_range(d, base, original, fast, slow, truncate)
-        thetas = []
-        for i, theta in enumerate(plain(d, base)):
-            ramp = min(max((i - low) / (high - low), 0), 1)
-            thetas.append(theta / mpmath.mpf(factor) * ramp + theta * (1 - ramp))
-        return thetas
-
-
-def yarn_magnitude(factor, mscale=1.0):
-    return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
+    low, high = correction(mpmath.mpf(beta_fast)), correction(mpmath.mpf(beta_slow))
+    if truncate:
+        low, high = mpmath.floor(low), mpmath.ceil(high)
+    low, high = max(low, 0), min(high, d - 1)
+    if low == high:
+        high += mpmath.mpf("0.001")
+    frequencies = []
+    for i, theta in enumerate(default(d, base)):
+        ramp = min(max((i - low) / (high - low), 0), 1)
+        frequencies.append(theta / factor * ramp + theta * (1 - ramp))
+    return frequencies
 
 
 def llama3(d, base, factor, low, high, original):
-    with mpmath.workdps(DIGITS):
-        thetas = []
-        for theta in plain(d, base):
-            wavelength = 2 * mpmath.pi / theta
-            if wavelength > mpmath.mpf(original) / low:
-                theta = theta / factor
-            elif wavelength >= mpmath.mpf(original) / high:
-                smooth = (original / wavelength - low) / (mpmath.mpf(high) - low)
-                theta = (1 - smooth) * theta / factor + smooth * theta
-            thetas.append(theta)
-        return thetas
-
-
-def divided(d, base, factors):
-    with mpmath.workdps(DIGITS):
-        return [theta / mpmath.mpf(s) for theta, s in zip(plain(d, base), factors, strict=True)]
-
-
-def proportional(d, base, part, factor=1.0):
-    with mpmath.workdps(DIGITS):
-        turning = int(part * d // 2)
-        return [
-            theta / mpmath.mpf(factor) if i < turning else mpmath.mpf(0)
-            for i, theta in enumerate(plain(d, base))
-        ]
-
-
-def axial(d, base, alternate):
-    if not alternate:
-        return plain(d // 2, base) * 2
-    every = plain(d, base)
-    return every[0::2] + every[1::2]
-
-
-def interleaved_axes(section):
-    """Return the axis of each pair: time everywhere but at 1, 4, 7, … below 3h and 2, 5, 8, … below 3w."""
-    t, h, w = section
-    axes = []
-    for i in range(t + h + w):
-        if i % 3 == 1 and i < 3 * h:
-            axes.append(1)
-        elif i % 3 == 2 and i < 3 * w:
-            axes.append(2)
+    frequencies = []
+    for theta in default(d, base):
+        wavelength = 2 * mpmath.pi / theta
+        if wavelength > mpmath.mpf(original) / low:
+            frequencies.append(theta / factor)
+        elif wavelength < mpmath.mpf(original) / high:
+            frequencies.append(theta)
         else:
-            axes.append(0)
-    return axes
+            smooth = (original / wavelength - low) / (high - low)
+            frequencies.append(((1 - smooth) / factor + smooth) * theta)
+    return frequencies
+
+
+def factors(d, base, factors):
+    return [theta / factor for theta, factor in zip(default(d, base), factors, strict=True)]
+
+
+def proportional(d, base, part, factor=1):
+    turning = int(part * d // 2)
+    return [theta / factor if i < turning else mpmath.mpf(0) for i, theta in enumerate(default(d, base))]
+
+
+def axial(d, base, alternate=False):
+    if alternate:
+        return default(d, base)[0::2] + default(d, base)[1::2]
+    return default(d // 2, base) * 2
+
+
+SCHEMES = {
+    scheme.__name__: scheme for scheme in (default, linear, ntk, yarn, llama3, factors, proportional, axial)
+}
+
+
+def cos_sin(positions, thetas):
+    """Return cosines and sines at integer positions, ``(position, pair)``, to float64's last digits."""
+    bits = 240
+    with mpmath.workdps(90):
+        turns = [int(mpmath.nint(theta / (2 * mpmath.pi) * 2**bits)) for theta in thetas]
+    half = 2 ** (bits - 1)
+    fractions = [[((int(p) * turn + half) % 2**bits - half) / 2**bits for turn in turns] for p in positions]
+    angles = 2 * np.pi * np.array(fractions)
+    return np.cos(angles), np.sin(angles)

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import frequency_reference
 import mpmath
 import numpy as np
 import pytensor.tensor as pt
@@ -10,15 +11,42 @@ import reference
 from conftest import compile_for
 
 from pytensor_rope import RotaryEmbedding, inverse_frequencies
+from pytensor_rope.frequencies import NTK, FrequencyFactors, Linear, Llama3, Proportional, YaRN
 
 # What the project promises for float32 angles, at every position.
 FLOAT32_ERROR = 3e-7
 
-SCHEMES = [{"rotary_dim": d, "base": base} for d in (64, 128) for base in (1e4, 5e5, 1e6)]
-SCALED = [
-    {"rotary_dim": 64, "base": 1e4, "scaling": "linear", "scaling_factor": 4.0},
-    {"rotary_dim": 128, "base": 1e4, "scaling": "ntk", "scaling_factor": 2.0},
-]
+PLAIN = {
+    f"{d} dimensions, base {base:g}": (d, base, "none", {}) for d in (64, 128) for base in (1e4, 5e5, 1e6)
+}
+SCALED = {
+    "linear": (64, 1e4, Linear(factor=4.0), {"name": "linear", "factor": 4}),
+    "ntk": (128, 1e4, NTK(factor=2.0), {"name": "ntk", "factor": 2}),
+    "yarn": (
+        64,
+        150_000.0,
+        YaRN(factor=32.0, original_max_position_embeddings=4096, truncate=False, attention_factor=1.0),
+        {"name": "yarn", "factor": 32, "original": 4096, "truncate": False},
+    ),
+    "llama3": (
+        128,
+        5e5,
+        Llama3(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192),
+        {"name": "llama3", "factor": 8, "low": 1, "high": 4, "original": 8192},
+    ),
+    "factors": (
+        16,
+        1e4,
+        FrequencyFactors(factors=[1, 1.25, 2, 3, 4.5, 8, 16, 64]),
+        {"name": "factors", "factors": [1, 1.25, 2, 3, 4.5, 8, 16, 64]},
+    ),
+    "proportional": (
+        64,
+        1e6,
+        Proportional(partial_rotary_factor=0.25, factor=8.0),
+        {"name": "proportional", "part": 0.25, "factor": 8},
+    ),
+}
 NARROW = ("int8", "int16", "uint8", "uint16", "uint32", "uint64")
 
 
@@ -27,38 +55,38 @@ def float64_error(backend):
     return 1.5e-7 if backend == "mlx" else 1e-15
 
 
-def cos_sin_graph(positions, like_dtype, *, rotary_dim, **scheme):
+def cos_sin_graph(positions, like_dtype, rotary_dim=64, base=1e4, scaling="none"):
     like = pt.tensor(shape=(None, None, None, rotary_dim), dtype=like_dtype)
-    return RotaryEmbedding(**scheme).angles(positions, like=like)
+    return RotaryEmbedding(base=base, scaling=scaling).angles(positions, like=like)
 
 
 @cache
 def of_integers(backend, position_dtype):
     """Angles of one vector of positions, for every scheme."""
     positions = pt.tensor("positions", shape=(None,), dtype=position_dtype)
-    schemes = SCHEMES + (SCALED if position_dtype == "int32" else [])
-    outputs = [x for scheme in schemes for x in cos_sin_graph(positions, "float32", **scheme)]
+    schemes = PLAIN | (SCALED if position_dtype == "int32" else {})
+    outputs = [x for how in schemes.values() for x in cos_sin_graph(positions, "float32", *how[:3])]
     return schemes, compile_for([positions], outputs, backend)
 
 
 @cache
 def of_narrow_integers(backend):
     inputs = [pt.tensor(shape=(None,), dtype=dtype) for dtype in NARROW]
-    outputs = [x for positions in inputs for x in cos_sin_graph(positions, "float32", **SCHEMES[0])]
+    outputs = [x for positions in inputs for x in cos_sin_graph(positions, "float32")]
     return compile_for(inputs, outputs, backend)
 
 
 @cache
 def in_float64(backend):
     inputs = [pt.tensor(shape=(None,), dtype=dtype) for dtype in ("int32", "int64", "uint32")]
-    outputs = [x for positions in inputs for x in cos_sin_graph(positions, "float64", **SCHEMES[0])]
+    outputs = [x for positions in inputs for x in cos_sin_graph(positions, "float64")]
     return compile_for(inputs, outputs, backend)
 
 
 @cache
 def of_floats(backend):
     inputs = [pt.tensor(shape=(None,), dtype=dtype) for dtype in ("float32", "float64")]
-    outputs = [x for positions in inputs for x in cos_sin_graph(positions, "float32", **SCHEMES[0])]
+    outputs = [x for positions in inputs for x in cos_sin_graph(positions, "float32")]
     return compile_for(inputs, outputs, backend)
 
 
@@ -75,13 +103,13 @@ def spread(dtype):
     return np.array(fitting, dtype=dtype)
 
 
-def errors(outputs, positions, **scheme):
-    expected = reference.cos_sin_table(positions, **renamed(scheme))
+def errors(outputs, positions, rotary_dim=64, base=1e4, scaling=None, arguments=None):
+    if np.asarray(positions).dtype.kind == "f":
+        expected = reference.cos_sin_table(positions, rotary_dim, base=base)
+    else:
+        thetas = frequency_reference.table(rotary_dim, base, **(arguments or {}))
+        expected = frequency_reference.cos_sin(positions, thetas)
     return max(np.abs(np.float64(got) - right).max() for got, right in zip(outputs, expected, strict=True))
-
-
-def renamed(scheme):
-    return {{"scaling_factor": "factor"}.get(name, name): value for name, value in scheme.items()}
 
 
 @pytest.mark.parametrize("position_dtype", ["int32", "int64"])
@@ -90,15 +118,15 @@ def test_float32_angles_are_exact_at_every_position(backend, position_dtype):
     positions = spread(position_dtype)
     assert positions.size > 100
     outputs = compiled(positions)
-    for scheme, cos, sin in zip(schemes, outputs[::2], outputs[1::2], strict=True):
-        assert errors((cos, sin), positions, **scheme) < FLOAT32_ERROR, scheme
+    for name, cos, sin in zip(schemes, outputs[::2], outputs[1::2], strict=True):
+        assert errors((cos, sin), positions, *schemes[name]) < FLOAT32_ERROR, name
 
 
 def test_every_integer_dtype_gives_exact_angles(backend):
     positions = [spread(dtype) for dtype in NARROW]
     outputs = of_narrow_integers(backend)(*positions)
     for dtype, given, cos, sin in zip(NARROW, positions, outputs[::2], outputs[1::2], strict=True):
-        assert errors((cos, sin), given, **SCHEMES[0]) < FLOAT32_ERROR, dtype
+        assert errors((cos, sin), given) < FLOAT32_ERROR, dtype
 
 
 def test_float64_angles_are_exact_at_every_position(backend):
@@ -106,16 +134,16 @@ def test_float64_angles_are_exact_at_every_position(backend):
     positions = [spread(dtype) for dtype in dtypes]
     outputs = in_float64(backend)(*positions)
     for dtype, given, cos, sin in zip(dtypes, positions, outputs[::2], outputs[1::2], strict=True):
-        assert errors((cos, sin), given, **SCHEMES[0]) < float64_error(backend), dtype
+        assert errors((cos, sin), given) < float64_error(backend), dtype
 
 
 def test_float_positions_between_the_integers(backend):
     positions = np.array([0.0, 0.25, -1.5, 3.0, 255.5, 256.0, 257.0, 2047.75])
     cos, sin, *wide = of_floats(backend)(positions.astype("float32"), positions)
     # A float32 angle of 2,000 radians is held to 1.2e-4.
-    assert errors((cos, sin), positions, **SCHEMES[0]) < 1.3e-4
-    assert errors((cos[:5], sin[:5]), positions[:5], **SCHEMES[0]) < 2e-5
-    assert errors(wide, positions, **SCHEMES[0]) < FLOAT32_ERROR
+    assert errors((cos, sin), positions) < 1.3e-4
+    assert errors((cos[:5], sin[:5]), positions[:5]) < 2e-5
+    assert errors(wide, positions) < FLOAT32_ERROR
 
 
 def test_the_slowest_pair_at_position_15962(backend):
@@ -145,8 +173,15 @@ def test_head_axis_is_inserted_after_the_batch_axes():
 @pytest.mark.parametrize("rotary_dim", [2, 8, 64, 96, 128])
 @pytest.mark.parametrize("base", [10_000.0, 500_000.0, 1e6])
 def test_plain_frequencies_are_correctly_rounded(rotary_dim, base):
-    expected = [float(reference.inverse_frequency(i, rotary_dim, base)) for i in range(rotary_dim // 2)]
+    expected = [float(theta) for theta in frequency_reference.table(rotary_dim, base)]
     assert inverse_frequencies(rotary_dim, base=base).tolist() == expected
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_scaled_frequencies_are_correctly_rounded(name):
+    rotary_dim, base, scheme, arguments = SCALED[name]
+    expected = [float(theta) for theta in frequency_reference.table(rotary_dim, base, **arguments)]
+    assert inverse_frequencies(rotary_dim, base=base, scaling=scheme).tolist() == expected
 
 
 def test_linear_scaling_divides_every_frequency():
@@ -187,15 +222,16 @@ def test_reference_agrees_with_what_is_known():
         ({"base": -1e4}, ValueError, "base must be positive and finite; got -10000"),
         ({"base": float("nan")}, ValueError, "base must be positive and finite; got nan"),
         ({"base": float("inf")}, ValueError, "base must be positive and finite; got inf"),
-        ({"scaling": "su"}, ValueError, "scaling must be one of none, linear, ntk; got 'su'"),
-        ({"scaling": None}, ValueError, "scaling must be one of none, linear, ntk; got None"),
+        ({"scaling": "su"}, ValueError, "scaling must be one of none, linear, ntk or a scheme.*got 'su'"),
+        ({"scaling": None}, ValueError, "scaling must be one of none, linear, ntk or a scheme.*got None"),
         ({"scaling": "linear", "scaling_factor": 0}, ValueError, "scaling_factor must be positive.*got 0"),
+        ({"scaling": Linear(factor=2.0), "scaling_factor": 4.0}, ValueError, "has no effect beside"),
         ({"scaling": "ntk", "scaling_factor": -2.0}, ValueError, "scaling_factor must be positive.*got -2"),
         ({"scaling_factor": 4.0}, ValueError, r"scaling_factor=4\.0 has no effect"),
         ({"rotary_dim": 2, "scaling": "ntk", "scaling_factor": 2.0}, ValueError, "rotary_dim above 2"),
     ],
 )
-def test_refused_schemes(arguments, error, message):
+def test_refused_hyper_parameters(arguments, error, message):
     arguments = {"rotary_dim": 8} | arguments
     with pytest.raises(error, match=message):
         inverse_frequencies(**arguments)

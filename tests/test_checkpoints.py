@@ -13,6 +13,7 @@ from pytensor_rope import checkpoints
 from pytensor_rope.checkpoints import CheckpointError, load_checkpoint
 from pytensor_rope.checkpoints import gguf as gguf_module
 from pytensor_rope.checkpoints.llama import unpaired_rows
+from pytensor_rope.frequencies import Default, Linear
 
 DATA = Path(__file__).parent / "data"
 
@@ -240,7 +241,7 @@ def test_rows_that_are_not_rotated_stay_where_they_are():
 @pytest.mark.parametrize(
     ("metadata", "expected"),
     [
-        ({}, {"base": 5e5, "scaling": "none", "tied": False, "epsilon": 1e-5}),
+        ({}, {"base": 5e5, "scaling": Default(), "tied": False, "epsilon": 1e-5}),
         ({"llama.rope.freq_base": None}, {"base": 10_000.0}),
         ({"llama.vocab_size": None}, {"vocab_size": VOCAB}),
         ({"llama.rope.dimension_count": None}, {"rotary_dim": None}),
@@ -248,12 +249,12 @@ def test_rows_that_are_not_rotated_stay_where_they_are():
         ({"llama.attention.key_length": 8, "llama.attention.value_length": 8}, {"head_dim": 8}),
         (
             {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0},
-            {"scaling": "linear", "scaling_factor": 4.0},
+            {"scaling": Linear(factor=4.0)},
         ),
-        ({"llama.rope.scaling.factor": 4.0}, {"scaling": "linear", "scaling_factor": 4.0}),
+        ({"llama.rope.scaling.factor": 4.0}, {"scaling": Linear(factor=4.0)}),
         (
             {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0},
-            {"scaling": "none"},
+            {"scaling": Default()},
         ),
         ({"llama.expert_count": 0, "llama.attention.sliding_window": 0}, {"n_layer": 2}),
         ({"general.alignment": 64}, {"n_layer": 2}),

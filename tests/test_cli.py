@@ -27,6 +27,7 @@ import pytest
 
 import pytensor_rope
 from pytensor_rope.cli import main
+from pytensor_rope.frequencies import UNSCALED, FrequencyScheme, Linear
 
 TESTS = Path(__file__).parent
 PACKAGE_ROOT = Path(pytensor_rope.__file__).parents[1]
@@ -51,8 +52,7 @@ class Config:
     tied: bool = True
     base: float = 100_000.0
     pairing: str = "half"
-    scaling: str = "none"
-    scaling_factor: float = 1.0
+    scaling: FrequencyScheme = UNSCALED
     rotary_dim: int | None = None
 
 
@@ -652,7 +652,7 @@ def test_info_is_a_table(model, capsys):
         "output head": "the token embedding",
         "context": "8,192",
         "rope base": "100,000",
-        "rope scaling": "none",
+        "rope scaling": "Default()",
         "rope pairing": "half, 64 of 64 rotated",
         "norm epsilon": "1e-05",
         # 30 layers of keys and values, 64 slots, 3 heads of 64 numbers of 4 bytes
@@ -662,10 +662,10 @@ def test_info_is_a_table(model, capsys):
 
 
 def test_info_tells_scaling_and_partial_rotation(model, capsys):
-    model.config = Config(scaling="linear", scaling_factor=4.0, rotary_dim=32, tied=False)
+    model.config = Config(scaling=Linear(factor=4.0), rotary_dim=32, tied=False)
     assert main(["info", "smollm2"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"^rope scaling +linear, factor 4$", out, re.MULTILINE)
+    assert re.search(r"^rope scaling +Linear\(factor=4\.0\)$", out, re.MULTILINE)
     assert re.search(r"^rope pairing +half, 32 of 64 rotated$", out, re.MULTILINE)
     # The head has 49,152 x 576 weights of its own.
     assert re.search(r"^parameters +162,826,560$", out, re.MULTILINE)

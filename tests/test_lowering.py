@@ -15,10 +15,11 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import applys_between
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 
+from pytensor_rope import frequencies
 from pytensor_rope.angles import Angles
 from pytensor_rope.attention import SinkAttention
 from pytensor_rope.norm import RMSNormalize, RMSNormalizeGradient
-from pytensor_rope.rotary import Rotate
+from pytensor_rope.rotate import Rotate
 
 MODES = {"c": "CVM", "numba": "NUMBA"}
 # The generic graph as it is written, in NumPy: nothing to compile, and no rewrite that could lower it.
@@ -108,10 +109,8 @@ def check(backend, op, *arrays, static=False):
 # Angles
 
 
-def angles(dtype="float32", rotary_dim=6, scaling="none", scaling_factor=1.0):
-    return Angles(
-        rotary_dim=rotary_dim, base=1e4, scaling=scaling, scaling_factor=scaling_factor, dtype=dtype
-    )
+def angles(dtype="float32", rotary_dim=6, scheme=frequencies.UNSCALED, exact=True):
+    return Angles(rotary_dim=rotary_dim, base=1e4, scaling=scheme.plain(), exact=exact, dtype=dtype)
 
 
 def positions(dtype):
@@ -138,13 +137,14 @@ def test_angles_of_batched_positions(shape):
 
 
 def test_angles_of_a_scaling_and_of_positions_out_of_order():
-    op = angles(scaling="ntk", scaling_factor=4.0, rotary_dim=10)
+    op = angles(scheme=frequencies.NTK(factor=4.0), rotary_dim=10)
     check("c", op, np.arange(24, dtype="int32").reshape(4, 6)[::-1, ::2])
 
 
 def test_angles_of_float_positions_stay_generic():
     assert not is_lowered(angles(), pt.vector(dtype="float32"))
     assert not is_lowered(angles(rotary_dim=None), pt.ivector(), pt.fmatrix())
+    assert not is_lowered(angles(exact=False), pt.ivector())
     assert is_lowered(angles(), pt.ivector())
 
 

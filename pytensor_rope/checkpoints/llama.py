@@ -8,6 +8,7 @@ import numpy.typing as npt
 from pytensor_rope.checkpoints.base import CheckpointError, Metadata, Weight
 from pytensor_rope.checkpoints.hyperparameters import Hyperparameters
 from pytensor_rope.config import DecoderConfig
+from pytensor_rope.frequencies import Default, FrequencyScheme, Linear
 
 
 def gguf_config(metadata: Metadata, shapes: Mapping[str, tuple[int, ...]]) -> DecoderConfig:
@@ -36,7 +37,7 @@ def gguf_config(metadata: Metadata, shapes: Mapping[str, tuple[int, ...]]) -> De
     n_head = keys.integer("attention.head_count")
     head_dim = keys.integer("attention.key_length", max(hidden_size // n_head, 1))
     rotary_dim = keys.integer("rope.dimension_count", head_dim)
-    scaling, scaling_factor = _rope_scaling(keys)
+    scaling = _rope_scaling(keys)
 
     keys.expect("attention.value_length", head_dim)
     keys.expect("attention.sliding_window", 0)
@@ -76,7 +77,6 @@ def gguf_config(metadata: Metadata, shapes: Mapping[str, tuple[int, ...]]) -> De
         tied="output.weight" not in shapes,
         base=keys.real("rope.freq_base", 10_000.0),
         scaling=scaling,
-        scaling_factor=scaling_factor,
         rotary_dim=None if rotary_dim == head_dim else rotary_dim,
     )
     keys.finish()
@@ -157,7 +157,7 @@ def unpaired_rows(n_head: int, head_dim: int, rotary_dim: int) -> npt.NDArray[np
     return heads.ravel()
 
 
-def _rope_scaling(keys: Hyperparameters) -> tuple[str, float]:
+def _rope_scaling(keys: Hyperparameters) -> FrequencyScheme:
     # A factor without a type means linear, as in llama.cpp; 0 stands for "not scaled".
     kind = keys.choice("rope.scaling.type", ("none", "linear"), "linear")
     factor = keys.real("rope.scaling.factor", 0.0) or 1.0
@@ -166,5 +166,5 @@ def _rope_scaling(keys: Hyperparameters) -> tuple[str, float]:
     keys.expect("rope.scale_linear", 0.0, 1.0)
     keys.ignore("rope.scaling.original_context_length", "rope.scaling.finetuned")
     if kind == "none" or factor == 1.0:
-        return "none", 1.0
-    return kind, factor
+        return Default()
+    return Linear(factor=factor)

@@ -13,6 +13,7 @@ from pytensor_rope.cli.sources import open_model
 
 if TYPE_CHECKING:
     from pytensor_rope import DecoderConfig
+    from pytensor_rope.frequencies import FrequencyScheme
 
 FLOAT32_BYTES = 4
 
@@ -59,7 +60,7 @@ def _as_json(config: DecoderConfig, options: argparse.Namespace) -> dict[str, ob
     slots = options.sinks + options.window
     return {
         "model": options.model,
-        "config": asdict(config),
+        "config": asdict(config) | {"scaling": _scheme_as_json(config.scaling)},
         "parameters": parameter_count(config),
         "cache": {
             "sinks": options.sinks,
@@ -70,9 +71,12 @@ def _as_json(config: DecoderConfig, options: argparse.Namespace) -> dict[str, ob
     }
 
 
+def _scheme_as_json(scheme: FrequencyScheme) -> dict[str, object]:
+    return {"scheme": type(scheme).__name__, **asdict(scheme)}
+
+
 def _as_rows(config: DecoderConfig, options: argparse.Namespace) -> list[tuple[str, str]]:
     slots = options.sinks + options.window
-    scaled = "" if config.scaling == "none" else f", factor {config.scaling_factor:g}"
     rotary_dim = config.head_dim if config.rotary_dim is None else config.rotary_dim
     return [
         ("model", options.model),
@@ -87,7 +91,7 @@ def _as_rows(config: DecoderConfig, options: argparse.Namespace) -> list[tuple[s
         ("output head", "the token embedding" if config.tied else "its own"),
         ("context", f"{config.context_length:,}"),
         ("rope base", f"{config.base:,.10g}"),
-        ("rope scaling", f"{config.scaling}{scaled}"),
+        ("rope scaling", str(config.scaling)),
         ("rope pairing", f"{config.pairing}, {rotary_dim:,} of {config.head_dim:,} rotated"),
         ("norm epsilon", f"{config.epsilon:g}"),
         (

@@ -19,7 +19,7 @@ _REGISTRATIONS = {
     "pytensor_rope.angles": "pytensor_rope.lowering.c.angles",
     "pytensor_rope.attention": "pytensor_rope.lowering.c.attention",
     "pytensor_rope.norm": "pytensor_rope.lowering.c.norm",
-    "pytensor_rope.rotary": "pytensor_rope.lowering.c.rotary",
+    "pytensor_rope.rotate": "pytensor_rope.lowering.c.rotate",
     "pytensor.link.jax.dispatch": "pytensor_rope.lowering.jax",
     "pytensor.link.mlx.dispatch": "pytensor_rope.lowering.mlx",
     "pytensor.link.numba.dispatch": "pytensor_rope.lowering.numba",

@@ -16,7 +16,7 @@ from pytensor_rope.angles import Angles
 from pytensor_rope.attention import SinkAttention
 from pytensor_rope.base import LayerOp, computation_dtype
 from pytensor_rope.norm import RMSNormalize, RMSNormalizeGradient
-from pytensor_rope.rotary import Rotate
+from pytensor_rope.rotate import Rotate
 
 # Part of every cache key: raise it whenever a kernel changes.
 _VERSION = 2
@@ -44,7 +44,7 @@ def leading(x: Any, core: Any) -> Any:
 def _angles(op: Angles, node: Any = None, **kwargs: Any) -> _Lowered:
     d = op.rotary_dim
     position_dtype = op.input_types[0].dtype
-    if d is None or position_dtype.startswith("float"):
+    if d is None or not op.counts_turns(position_dtype):
         lowered: _Lowered = _generic(op, node=node, **kwargs)
         return lowered
     n_pair = d // 2

@@ -10,8 +10,6 @@ from pytensor.tensor.type import TensorType
 from pytensor_rope.angles import Angles
 from pytensor_rope.lowering.c.kernel import Kernel, c_type, register
 
-_POSITION_DTYPES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
-
 
 class AnglesKernel(Kernel):
     """Cosines and sines of integer positions; the second input holds the frequencies in turns."""
@@ -58,7 +56,7 @@ class AnglesKernel(Kernel):
 
 def _lower(op: Angles, node: Apply[Any]) -> list[Any] | None:
     position_ids = node.inputs[0]
-    if op.rotary_dim is None or position_ids.type.dtype not in _POSITION_DTYPES:
+    if op.rotary_dim is None or not op.counts_turns(position_ids.type.dtype):
         return None
     turns = pt.constant(_turns(op, op.rotary_dim))
     return AnglesKernel(op.dtype).make_node(position_ids, turns).outputs

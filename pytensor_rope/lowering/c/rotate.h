@@ -1,4 +1,4 @@
-// Rotate pairs of the last axis: see Rotate in pytensor_rope/rotary.py.
+// Rotate pairs of the last axis: see Rotate in pytensor_rope/rotate.py.
 
 template <typename X, typename T>
 static inline void rotate_row(const X *__restrict x, const T *__restrict cos, const T *__restrict sin,

@@ -9,7 +9,7 @@ from pytensor.link.c.params_type import ParamsType
 
 from pytensor_rope.base import computation_dtype
 from pytensor_rope.lowering.c.kernel import Kernel, register
-from pytensor_rope.rotary import Rotate
+from pytensor_rope.rotate import Rotate
 
 
 class RotateKernel(Kernel):
@@ -17,7 +17,7 @@ class RotateKernel(Kernel):
 
     __props__ = ("rotary_dim", "adjacent")
     params_type = ParamsType(rotary_dim=ps.int64, adjacent=ps.bool)
-    headers = ("rotary.h",)
+    headers = ("rotate.h",)
     function = "rotate"
 
     def __init__(self, rotary_dim: int, adjacent: bool) -> None:
