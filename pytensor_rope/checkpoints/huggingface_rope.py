@@ -155,8 +155,12 @@ def _is_nested(name: str, section: Mapping[str | None, Any]) -> bool:
 
 
 def _sliding_is_plain(config: Config) -> bool:
-    has_local_base = any(config.get(key) is not None for key in _LOCAL_BASE)
-    return has_local_base or config.get("model_type") in _SLIDING_IS_PLAIN
+    return _has_local_base(config) or _model(config) in _SLIDING_IS_PLAIN
+
+
+def _has_local_base(config: Config) -> bool:
+    given = any(config.get(key) is not None for key in _LOCAL_BASE)
+    return given or "rope_local_base_freq" in _defaults(config)
 
 
 def _merged(config: Config, parts: list[tuple[str, Config]], layer: str | None) -> Values:
@@ -174,7 +178,9 @@ def _places(
     for where, part in parts:
         for key, value in part.items():
             if key in ("type", "rope_type"):
-                yield f"{where}.{key}", "rope_type", _RENAMED.get(str(value), value)
+                if value is not None and not isinstance(value, str):
+                    raise CheckpointError(f"{where}.{key} is {value!r}: a name is needed.")
+                yield f"{where}.{key}", "rope_type", _RENAMED.get(value or "", value)
                 yield f"{where}.{key}", "mrope", True if value == "mrope" else None
             else:
                 yield f"{where}.{key}", key, value
@@ -189,11 +195,8 @@ def _base_keys(config: Config, parts: list[tuple[str, Config]], layer: str | Non
     """Return the names at the top level of the base that this type of layer has."""
     if layer != "sliding_attention":
         return _BASE
-    local = any(config.get(key) is not None for key in _LOCAL_BASE) or "rope_local_base_freq" in _defaults(
-        config
-    )
     inside = any(part.get("rope_theta") is not None for _, part in parts)
-    return _LOCAL_BASE if local or inside else _BASE
+    return _LOCAL_BASE if inside or _has_local_base(config) else _BASE
 
 
 def _one_of(config: Config, names: tuple[str, ...]) -> Any:
@@ -203,7 +206,11 @@ def _one_of(config: Config, names: tuple[str, ...]) -> Any:
 
 
 def _defaults(config: Config) -> Mapping[str, float]:
-    return _DEFAULTS.get(config.get("model_type") or "", {})
+    return _DEFAULTS.get(_model(config), {})
+
+
+def _model(config: Config) -> str:
+    return str(config.get("model_type") or "")
 
 
 def _of_layer(config: Config, layers: dict[str | None, Values | None], layer_type: str | None) -> Frequencies:
@@ -222,9 +229,11 @@ def _of_layer(config: Config, layers: dict[str | None, Values | None], layer_typ
 
 
 def _check_layer_type(config: Config, layer_type: str | None) -> None:
-    known = dict.fromkeys((*(config.get("layer_types") or ()), "full_attention", "sliding_attention"))
+    listed = config.get("layer_types")
+    listed = map(str, listed) if isinstance(listed, list | tuple) else ()
+    known = dict.fromkeys((*listed, "full_attention", "sliding_attention"))
     if layer_type is not None and layer_type not in known:
-        raise CheckpointError(f"no layer type {layer_type!r}; known are {', '.join(map(str, known))}.")
+        raise CheckpointError(f"no layer type {layer_type!r}; known are {', '.join(known)}.")
 
 
 # From the values to the frequencies
@@ -232,7 +241,7 @@ def _check_layer_type(config: Config, layer_type: str | None) -> None:
 
 def _resolve(config: Config, values: Values, layer: str | None) -> Frequencies:
     rope_type = values.pop("rope_type", "default")
-    model = str(config.get("model_type") or "")
+    model = _model(config)
     if rope_type == "default" and model in _ALWAYS_SCALED and not any(map(config.get, _SECTIONS)):
         raise CheckpointError(f"rope_parameters are missing, and {model} doesn't do without. Add them.")
     try:
@@ -275,6 +284,8 @@ def _rotary_dim(config: Config, values: Values, rope_type: str, layer: str | Non
         part, explicit = (_defaults(config).get(key) for key in ("partial_rotary_factor", "rotary_dim"))
     if part is not None:
         part = positive_number("partial_rotary_factor", part)
+        if part > 1:
+            raise CheckpointError(f"partial_rotary_factor is {part}: it is a part of the head, at most 1.")
     if explicit is not None:
         return _even(_checked(config, whole_number("rotary_dim", explicit, least=1), part, head_dim))
     if part is None:
