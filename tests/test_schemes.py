@@ -127,8 +127,8 @@ def test_longrope_switches_beyond_the_original_length(backend):
 def test_each_row_has_its_own_length(backend, name):
     positions = np.array([[3, 4096], [3, 4095], [-7, 9000]])
     got = angles_on(backend)(positions, length=[4097, 4096, 9001])
-    for given, own in zip(got[name], got[f"{name}, its own length"], strict=True):
-        np.testing.assert_array_equal(given, own)
+    for given_one, own in zip(got[name], got[f"{name}, its own length"], strict=True):
+        np.testing.assert_array_equal(given_one, own)
     assert np.abs(got[name][0][0, 0, 0] - got[name][0][1, 0, 0]).max() > 1e-7
 
 
@@ -194,7 +194,7 @@ def test_xpos_scores_depend_on_the_distance_alone():
 PYTHON = Mode("py", None)
 dims = st.sampled_from([4, 8, 12, 64, 128])
 bases = st.sampled_from([2.5, 500.0, 1e4, 5e5, 1e6])
-far = st.integers(-(2**40), 2**40)
+far = st.integers(-(2**35), 2**35)
 
 
 @st.composite
@@ -236,7 +236,7 @@ def turn(layer, *rows_and_positions):
     return pytensor.function([], outputs, mode=PYTHON)()
 
 
-several = settings(max_examples=40, deadline=None, derandomize=True)
+several = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 @several
@@ -311,19 +311,19 @@ def test_the_customary_product_on_request(backend):
         (
             {"scaling": MRoPE(section=[2, 1]), "head_dim": 8},
             ValueError,
-            "section must add up to .* = 4 pairs",
+            "section must add up to .* 4 pairs",
         ),
         (
             {"scaling": LONGROPE, "head_dim": 16},
             ValueError,
-            "short_factor must have one factor a pair.*got 4",
+            "one factor a pair.*got 4",
         ),
         ({"scaling": Axial(), "head_dim": 6}, ValueError, "divisible by 4.*got 6"),
         ({"scaling": DYNAMIC, "head_dim": 2}, ValueError, "rotary_dim above 2"),
         (
             {"scaling": YaRN, "head_dim": 8},
             ValueError,
-            "scaling must be one of none, linear, ntk or a scheme",
+            "scaling must be one of none.*or a scheme",
         ),
         ({"exact": 1}, TypeError, "exact must be True or False; got 1"),
     ],

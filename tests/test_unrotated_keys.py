@@ -19,6 +19,7 @@ from pytensor_rope import (
 from pytensor_rope.frequencies import DynamicNTK, LongRoPE, XPos, YaRN
 
 HEAD_DIM, N_HEAD, N_KV_HEAD, TOKENS = 8, 4, 2, 26
+HEADS = (N_HEAD, N_KV_HEAD, N_KV_HEAD)  # Of queries, keys and values.
 ORIGINAL = 5  # Length beyond which the frequencies change.
 SHORT, LONG = (1.0, 1.1, 1.3, 2.0), (1.0, 2.0, 5.0, 40.0)
 SCHEMES = {
