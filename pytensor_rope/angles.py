@@ -39,7 +39,8 @@ class Angles(BroadcastingLayerOp):
     :math:`f = \mathrm{round}(\theta\, 2^{64} / 2\pi)` the phase :math:`p f \bmod 2^{64}` is the exact
     fraction of a turn, so no position is too far out: float32 angles are as good at position
     :math:`2^{36}` as at 1, and so are float64 angles. Float positions, and all where ``exact`` is False,
-    take the plain product, in float32 or wider. ``scaling`` is a frequency scheme as :meth:`FrequencyScheme.plain` gives it.
+    take the plain product, in float32 or wider. ``scaling`` is a frequency scheme as
+    :meth:`FrequencyScheme.plain` gives it.
     """
 
     __props__ = ("rotary_dim", "base", "scaling", "exact", "dtype")

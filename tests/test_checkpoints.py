@@ -13,7 +13,7 @@ from pytensor_rope import checkpoints
 from pytensor_rope.checkpoints import CheckpointError, load_checkpoint
 from pytensor_rope.checkpoints import gguf as gguf_module
 from pytensor_rope.checkpoints.llama import unpaired_rows
-from pytensor_rope.frequencies import Default, Linear
+from pytensor_rope.frequencies import Default, FrequencyFactors, Linear, LongRoPE, YaRN
 
 DATA = Path(__file__).parent / "data"
 
@@ -252,6 +252,11 @@ def test_rows_that_are_not_rotated_stay_where_they_are():
             {"scaling": Linear(factor=4.0)},
         ),
         ({"llama.rope.scaling.factor": 4.0}, {"scaling": Linear(factor=4.0)}),
+        ({"llama.rope.scale_linear": 2.0}, {"scaling": Linear(factor=2.0)}),
+        (
+            {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0},
+            {"scaling": YaRN(factor=4.0, original_max_position_embeddings=128)},
+        ),
         (
             {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0},
             {"scaling": Default()},
@@ -289,10 +294,9 @@ def test_a_file_without_a_head_is_tied(tmp_path):
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"llama.rope.scaling.type": "yarn"}, "rope.scaling.type is 'yarn'"),
-        ({"llama.rope.scaling.type": "longrope"}, "rope.scaling.type is 'longrope'"),
+        ({"llama.rope.scaling.type": "su"}, "rope.scaling.type is 'su'"),
+        ({"llama.rope.scaling.type": "longrope"}, "LongRoPE's factors are in the tensors"),
         ({"llama.rope.scaling.attn_factor": 1.2}, "rope.scaling.attn_factor"),
-        ({"llama.rope.scale_linear": 2.0}, "rope.scale_linear"),
         ({"llama.rope.freq_base": "big"}, "rope.freq_base is 'big'"),
         ({"llama.rope.freq_base": float("inf")}, "rope.freq_base is inf"),
         ({"llama.rope.dimension_count": 5}, "Can't load"),
@@ -329,6 +333,22 @@ def test_metadata_that_ask_for_something_else_are_refused(tmp_path, metadata, me
         load_checkpoint(write(tmp_path / "tiny.gguf", metadata))
 
 
+def test_factors_on_the_frequencies_are_read(tmp_path):
+    own = np.array([1, 1, 2.5, 8], np.float32)
+    read = load_checkpoint(write(tmp_path / "llama3.gguf", arrays={"rope_freqs.weight": own}))
+    assert read.config.scaling == FrequencyFactors(factors=own)
+
+    both = {"rope_factors_short.weight": np.ones(4, np.float32), "rope_factors_long.weight": own}
+    metadata = {
+        "llama.rope.scaling.type": "longrope",
+        "llama.rope.scaling.original_context_length": 32,
+        "llama.rope.scaling.attn_factor": 1.25,
+    }
+    assert load_checkpoint(write(tmp_path / "phi3.gguf", metadata, both)).config.scaling == LongRoPE(
+        short_factor=[1, 1, 1, 1], long_factor=own, original_max_position_embeddings=32, attention_factor=1.25
+    )
+
+
 NOT_FINITE = tensors()["blk.1.ffn_up.weight"]
 NOT_FINITE[3, 5] = np.nan
 
@@ -339,7 +359,10 @@ NOT_FINITE[3, 5] = np.nan
         ({"token_embd.weight": None}, "token_embd.weight is missing"),
         ({"blk.1.attn_v.weight": None}, "blk.1.attn_v.weight is missing"),
         ({"blk.0.attn_q.bias": np.zeros(32, np.float32)}, "attn_q.bias aren't implemented"),
-        ({"rope_freqs.weight": np.ones(4, np.float32)}, "rope_freqs.weight scales"),
+        ({"rope_freqs.weight": np.ones(3, np.float32)}, "factors must have one factor a pair.*got 3"),
+        ({"rope_freqs.weight": np.ones((1, 4), np.float32)}, "rope_freqs.weight must have one axis"),
+        ({"rope_freqs.weight": np.zeros(4, np.float32)}, "factor in factors must be positive"),
+        ({"rope_factors_long.weight": np.ones(4, np.float32)}, "rope_factors_long.weight aren't implemented"),
         ({"blk.0.attn_q_norm.weight": np.ones(8, np.float32)}, "attn_q_norm.weight aren't"),
         ({"blk.0.ffn_down.weight": np.zeros((64, 32), np.float32)}, "ffn_down.weight has shape"),
         ({"output_norm.weight": np.zeros((1, 32), np.float32)}, "output_norm.weight has shape"),

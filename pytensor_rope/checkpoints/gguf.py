@@ -17,6 +17,9 @@ from pytensor_rope.config import DecoderConfig
 #: Each has a module of its name beside this one, with ``gguf_config`` and ``gguf_weights``.
 ARCHITECTURES = ("llama",)
 
+# Tensors with a factor for each rotary frequency: Llama 3's, or LongRoPE's short and long ones.
+_ROPE_FACTORS = (("rope_freqs.weight",), ("rope_factors_short.weight", "rope_factors_long.weight"))
+
 _Dequantize = Callable[[npt.NDArray[np.uint8], int], npt.NDArray[np.float32]]
 
 # Small enough to stay in the processor's cache, large enough to make NumPy's overhead small.
@@ -52,7 +55,7 @@ def load_gguf(path: Path, name: str) -> Checkpoint:
     try:
         with path.open("rb") as file:
             header = read_header(file, block_sizes)
-        config, weights = _match(header)
+        config, weights = _match(header, _rope_factors(path, header, dequantize))
         tokenizer = read_tokenizer(header.metadata)
         if tokenizer.vocab_size != config.vocab_size:
             raise CheckpointError(
@@ -85,7 +88,21 @@ def _quantization() -> tuple[_Dequantize, dict[int, tuple[int, int]]]:
     return dequantize, {int(kind): sizes for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
 
 
-def _match(header: Header) -> tuple[DecoderConfig, list[Weight]]:
+def _rope_factors(path: Path, header: Header, dequantize: _Dequantize) -> npt.NDArray[np.float32] | None:
+    """Return what divides the rotary frequencies one by one, None where the file has no such tensor."""
+    for names in _ROPE_FACTORS:
+        if set(names) <= header.tensors.keys():
+            weights = [Weight(name=name, source=name, shape=header.tensors[name].shape) for name in names]
+            if any(len(weight.shape) != 1 for weight in weights):
+                raise CheckpointError(f"the tensor {names[0]} must have one axis; got {weights[0].shape}.")
+            factors = _read_weights(path, weights, header, dequantize)
+            return factors[names[0]] if len(names) == 1 else np.stack([factors[name] for name in names])
+    return None
+
+
+def _match(
+    header: Header, rope_factors: npt.NDArray[np.float32] | None
+) -> tuple[DecoderConfig, list[Weight]]:
     _check_whole_model(header.metadata)
     architecture = header.metadata.get("general.architecture")
     if architecture not in ARCHITECTURES:
@@ -94,7 +111,7 @@ def _match(header: Header) -> tuple[DecoderConfig, list[Weight]]:
         )
     module = import_module(f"pytensor_rope.checkpoints.{architecture}")
     shapes = {name: info.shape for name, info in header.tensors.items()}
-    config = module.gguf_config(header.metadata, shapes)
+    config = module.gguf_config(header.metadata, shapes, rope_factors)
     weights = _check_tensors(module.gguf_weights(config), shapes)
     return config, weights
 
@@ -111,6 +128,9 @@ def _check_whole_model(metadata: Metadata) -> None:
 def _check_tensors(expected: Iterable[Weight], shapes: dict[str, tuple[int, ...]]) -> list[Weight]:
     weights = []
     surplus = set(shapes)
+    for names in _ROPE_FACTORS:
+        if surplus.issuperset(names):
+            surplus.difference_update(names)
     # Stops at the first that is missing: a damaged file may promise billions of layers.
     for weight in expected:
         if weight.source not in shapes:
@@ -122,11 +142,6 @@ def _check_tensors(expected: Iterable[Weight], shapes: dict[str, tuple[int, ...]
             )
         surplus.remove(weight.source)
         weights.append(weight)
-    if "rope_freqs.weight" in surplus:
-        raise CheckpointError(
-            "the tensor rope_freqs.weight scales the rotary frequencies one by one (Llama 3.1), "
-            "which isn't implemented."
-        )
     if surplus:
         names = sorted(surplus)
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""

@@ -6,12 +6,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pytensor_rope.checkpoints.base import CheckpointError, Metadata, Weight
+from pytensor_rope.checkpoints.gguf_rope import gguf_frequencies
 from pytensor_rope.checkpoints.hyperparameters import Hyperparameters
 from pytensor_rope.config import DecoderConfig
-from pytensor_rope.frequencies import Default, FrequencyScheme, Linear
 
 
-def gguf_config(metadata: Metadata, shapes: Mapping[str, tuple[int, ...]]) -> DecoderConfig:
+def gguf_config(
+    metadata: Metadata,
+    shapes: Mapping[str, tuple[int, ...]],
+    rope_factors: npt.NDArray[np.float32] | None = None,
+) -> DecoderConfig:
     """
     Read the configuration from a GGUF file's metadata.
 
@@ -21,6 +25,8 @@ def gguf_config(metadata: Metadata, shapes: Mapping[str, tuple[int, ...]]) -> De
         The file's metadata.
     shapes : mapping of str to tuple of int
         The shapes of the file's tensors, matrices as ``(out, in)``.
+    rope_factors : ndarray, optional
+        The file's factors on the rotary frequencies, as :func:`frequencies_from_config` takes them.
 
     Returns
     -------
@@ -36,8 +42,10 @@ def gguf_config(metadata: Metadata, shapes: Mapping[str, tuple[int, ...]]) -> De
     hidden_size = keys.integer("embedding_length")
     n_head = keys.integer("attention.head_count")
     head_dim = keys.integer("attention.key_length", max(hidden_size // n_head, 1))
-    rotary_dim = keys.integer("rope.dimension_count", head_dim)
-    scaling = _rope_scaling(keys)
+    context_length = keys.integer("context_length")
+    scaling, base, rotary_dim = gguf_frequencies(
+        keys, "llama", head_dim=head_dim, context_length=context_length, rope_freqs=rope_factors
+    )
 
     keys.expect("attention.value_length", head_dim)
     keys.expect("attention.sliding_window", 0)
@@ -72,10 +80,10 @@ def gguf_config(metadata: Metadata, shapes: Mapping[str, tuple[int, ...]]) -> De
         n_head=n_head,
         n_kv_head=keys.integer("attention.head_count_kv", n_head),
         head_dim=head_dim,
-        context_length=keys.integer("context_length"),
+        context_length=context_length,
         epsilon=keys.real("attention.layer_norm_rms_epsilon"),
         tied="output.weight" not in shapes,
-        base=keys.real("rope.freq_base", 10_000.0),
+        base=base,
         scaling=scaling,
         rotary_dim=None if rotary_dim == head_dim else rotary_dim,
     )
@@ -155,16 +163,3 @@ def unpaired_rows(n_head: int, head_dim: int, rotary_dim: int) -> npt.NDArray[np
     head[:rotary_dim] = head[:rotary_dim].reshape(2, rotary_dim // 2).T.ravel()
     heads = np.arange(n_head)[:, None] * head_dim + head
     return heads.ravel()
-
-
-def _rope_scaling(keys: Hyperparameters) -> FrequencyScheme:
-    # A factor without a type means linear, as in llama.cpp; 0 stands for "not scaled".
-    kind = keys.choice("rope.scaling.type", ("none", "linear"), "linear")
-    factor = keys.real("rope.scaling.factor", 0.0) or 1.0
-    keys.expect("rope.scaling.attn_factor", 0.0, 1.0)
-    keys.expect("rope.scaling.alpha", 0.0)
-    keys.expect("rope.scale_linear", 0.0, 1.0)
-    keys.ignore("rope.scaling.original_context_length", "rope.scaling.finetuned")
-    if kind == "none" or factor == 1.0:
-        return Default()
-    return Linear(factor=factor)
