@@ -66,13 +66,22 @@ def visible_keys(i, sinks, window):
     return [j for j in range(i + 1) if j < sinks or i - j < window]
 
 
+def number_keys(seen, sinks, window, positions):
+    """Return the numbers that rotate the visible keys, the last of which is the query's."""
+    if positions == "cache":
+        return list(range(len(seen)))
+    if positions == "absolute":
+        return list(seen)
+    # ExecuTorch's: from the sinks on, around a ring of two windows.
+    return [j if j < sinks else sinks + (j - sinks) % (2 * window) for j in seen]
+
+
 def stream_attention(q, k, v, sinks, window, positions="cache", scale=None, first=0, **rotation):
     """
     Attend as StreamingLLM defines it, keeping every key.
 
     ``q (n_head, seq, head_dim)``, ``k`` and ``v (n_kv_head, seq, head_dim)``, none rotated. For each query
-    from the ``first`` on, the visible keys are gathered, numbered (inside the cache, or by their true
-    positions), and rotated.
+    from the ``first`` on, the visible keys are gathered, numbered as ``positions`` says, and rotated.
     """
     q, k, v = (np.asarray(x, dtype="float64") for x in (q, k, v))
     n_head, seq, d = q.shape
@@ -81,7 +90,7 @@ def stream_attention(q, k, v, sinks, window, positions="cache", scale=None, firs
     out = np.zeros((n_head, seq - first, v.shape[-1]))
     for i in range(first, seq):
         seen = visible_keys(i, sinks, window)
-        numbers = seen if positions == "absolute" else list(range(len(seen)))
+        numbers = number_keys(seen, sinks, window, positions)
         queries = rotate(q[:, i : i + 1], numbers[-1:], **rotation)[:, 0]
         keys = rotate(k[:, seen], numbers, **rotation)
         for h in range(n_head):
