@@ -1,17 +1,21 @@
 """The attention-sink key/value cache: layout, positions, attention and update."""
 
-from typing import Any, NamedTuple, cast
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast, override
 
 import numpy as np
+import numpy.typing as npt
 import pytensor.tensor as pt
 from pytensor.tensor import TensorLike
 
 from pytensor_rope.attention import sink_attention
 from pytensor_rope.base import FLOAT_DTYPES, Tensor, axis_indices, float_tensor, pinned
 from pytensor_rope.checks import finite_number, whole_number
+from pytensor_rope.packing import Packing, take_tokens
 from pytensor_rope.rotary import RotaryEmbedding
 
-POSITIONS = ("cache", "absolute")
+POSITIONS = ("cache", "absolute", "wrapped")
 
 
 class SinkCacheState(NamedTuple):
@@ -79,15 +83,19 @@ class SinkCache:
     window : int
         Number W of last tokens to see, the current one included.
     headroom : int, optional
-        Number of tokens to keep beyond the window, unseen. Default is 0.
-    positions : {"cache", "absolute"}, optional
-        Distances as in StreamingLLM, or between true positions, so that the sinks recede without bound
-        (Mistral's sliding window with the sinks kept). Default is "cache".
+        Number of tokens to keep beyond the window, unseen, so that the last ``headroom`` tokens can be taken
+        back (:meth:`rewind`). Default is 0; with ``positions="wrapped"`` it is the window.
+    positions : {"cache", "absolute", "wrapped"}, optional
+        The positions that rotate queries and keys. "cache": as in StreamingLLM. "absolute": the true ones,
+        so that the sinks recede without bound (Mistral's sliding window with the sinks kept). "wrapped":
+        ExecuTorch's, those of a ring of 2 W slots (:func:`remap_positions`), where a distance is wrong
+        whenever the window lies across the ring's end. Default is "cache".
 
     Raises
     ------
     ValueError
-        If ``sinks`` or ``headroom`` is negative, ``window`` below 1, or ``positions`` unknown.
+        If ``sinks`` or ``headroom`` is negative, ``window`` below 1, ``positions`` unknown, or ``headroom``
+        more than the window with ``positions="wrapped"``.
     TypeError
         If a number is no integer.
 
@@ -95,9 +103,13 @@ class SinkCache:
     -----
     A stream counts its tokens in int32, so it ends before 2**31 tokens.
 
+    Caches of the same arguments are equal.
+
     References
     ----------
     .. [1] Xiao et al., "Efficient Streaming Language Models with Attention Sinks", arXiv 2309.17453.
+    .. [2] "Enable infinite generation with RoPE position remapping for attention sink",
+       https://github.com/pytorch/executorch/pull/19011.
 
     Examples
     --------
@@ -125,16 +137,30 @@ class SinkCache:
         if positions not in POSITIONS:
             raise ValueError(f"positions must be one of {', '.join(POSITIONS)}; got {positions!r}.")
         self.positions = positions
+        if positions == "wrapped":
+            self.headroom = _wrapped_headroom(self.window, self.headroom)
 
+    @override
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SinkCache) and self._geometry() == other._geometry()
+
+    @override
+    def __hash__(self) -> int:
+        return hash(self._geometry())
+
+    @override
     def __repr__(self) -> str:
         return (
             f"SinkCache(sinks={self.sinks}, window={self.window}, headroom={self.headroom}, "
             f"positions={self.positions!r})"
         )
 
+    def _geometry(self) -> tuple[int, int, int, str]:
+        return self.sinks, self.window, self.headroom, self.positions
+
     @property
     def ring(self) -> int:
-        """Number of slots that later tokens go around in: ``window + headroom``."""
+        """Number of slots that later tokens go around in: ``window + headroom``, so 2 windows if wrapped."""
         return self.window + self.headroom
 
     @property
@@ -165,6 +191,39 @@ class SinkCache:
         ValueError, TypeError
             If a size is no positive integer or ``dtype`` is another.
         """
+        shape = self._shape(batch, n_kv_head, head_dim, dtype)
+        return SinkCacheState(
+            keys=np.zeros(shape, dtype), values=np.zeros(shape, dtype), length=np.zeros(batch, "int32")
+        )
+
+    def nbytes(self, batch: int, n_kv_head: int, head_dim: int, dtype: str = "float32") -> int:
+        """
+        Return the bytes of the keys and values of a state, without making one.
+
+        Parameters
+        ----------
+        batch, n_kv_head, head_dim, dtype
+            As in :meth:`initial_state`.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        ValueError, TypeError
+            As :meth:`initial_state`.
+
+        Examples
+        --------
+        >>> from pytensor_rope import SinkCache
+        >>> SinkCache(sinks=4, window=1020).nbytes(batch=1, n_kv_head=8, head_dim=128, dtype="float16")
+        4194304
+        """
+        shape = self._shape(batch, n_kv_head, head_dim, dtype)
+        return 2 * math.prod(shape) * np.dtype(dtype).itemsize
+
+    def _shape(self, batch: int, n_kv_head: int, head_dim: int, dtype: str) -> tuple[int, int, int, int]:
         shape = (
             whole_number("batch", batch, least=1),
             whole_number("n_kv_head", n_kv_head, least=1),
@@ -173,9 +232,7 @@ class SinkCache:
         )
         if dtype not in FLOAT_DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(FLOAT_DTYPES)}; got {dtype!r}.")
-        return SinkCacheState(
-            keys=np.zeros(shape, dtype), values=np.zeros(shape, dtype), length=np.zeros(batch, "int32")
-        )
+        return shape
 
     def attend(
         self,
@@ -186,6 +243,7 @@ class SinkCache:
         *,
         rotary: RotaryEmbedding,
         scale: float | None = None,
+        mask: TensorLike | None = None,
     ) -> tuple[Tensor, SinkCacheState]:
         """
         Attend to the cache and to a chunk of new tokens, and put the chunk into the cache.
@@ -204,11 +262,14 @@ class SinkCache:
         scale : float, optional
             Factor on the scores. Default is ``1 / sqrt(head_dim)``, corrected by ``softmax_scaling`` where
             the rotation's scheme has one.
+        mask : tensor, optional
+            True for a token, False for padding, ``(batch, seq)``, bool. Padding may stand anywhere in a row.
+            It is never written, seen or counted: each row is what it would be without. Default is all tokens.
 
         Returns
         -------
         attended : tensor
-            As ``q``.
+            As ``q``; 0 for padding.
         new_state : SinkCacheState
             The state after the chunk; the one given stays valid.
 
@@ -221,8 +282,12 @@ class SinkCache:
         state = SinkCacheState(*(pt.as_tensor(x) for x in state))
         self._check(q, k, v, state)
         rotary = rotary.sequential()
-        positions = self.chunk_positions(state.length, k)
-        length_after = self.length_after(state.length, k)
+        packing = None if mask is None else Packing(mask, like=k)
+        if packing is not None:
+            q, k, v = packing.pack(q), packing.pack(k), packing.pack(v)
+        count = None if packing is None else packing.count
+        positions = self.chunk_positions(state.length, k, count)
+        length_after = self.length_after(state.length, k, count)
         angles = self.angles(rotary, positions, state.length, length_after, like=q)
         turned = rotary.rotate(k, *angles.key)
         attended = sink_attention(
@@ -238,7 +303,9 @@ class SinkCache:
             window=self.window,
             scale=_softmax_scale(rotary, q) if scale is None else finite_number("scale", scale),
         )
-        return attended, self.update(state, turned if rotary.turns_keys_for_good else k, v)
+        if packing is not None:
+            attended = packing.unpack(attended)
+        return attended, self.update(state, turned if rotary.turns_keys_for_good else k, v, count)
 
     def angles(
         self,
@@ -272,10 +339,15 @@ class SinkCache:
         """
         from_sinks = self.sink_query_positions(positions)
         if rotary.turns_keys_for_good:
-            turn = rotary.angles(positions, like=like, dtype=dtype)
+            turn = rotary.angles(self.query_positions(positions), like=like, dtype=dtype)
             sink_query = rotary.angles(from_sinks, like=like, dtype=dtype)
             return SinkAngles(query=turn, sink_query=sink_query, key=turn, cached=None)
 
+        if self.positions == "wrapped":
+            raise ValueError(
+                f'positions="wrapped" rotates each key once, and the keys of {type(rotary.scaling).__name__} '
+                f'don\'t stay right: use positions="cache".'
+            )
         visible = self.sink_query_positions(length_after - pinned(1, "int32")) + pinned(1, "int32")
 
         def turned(position_ids: Tensor, of: str) -> tuple[Tensor, Tensor]:
@@ -323,10 +395,16 @@ class SinkCache:
             Tensor, length + (like.shape[axis].astype("int32") if seq is None else pinned(seq, "int32"))
         )
 
+    def query_positions(self, positions: Tensor) -> Tensor:
+        """Return the positions that rotate the keys at ``positions``, and queries for all but the sinks."""
+        if self.positions == "wrapped":
+            return remap_positions(positions, self.sinks, self.ring)
+        return positions
+
     def sink_query_positions(self, positions: Tensor) -> Tensor:
         """Return the positions from which queries at ``positions`` see the sinks."""
-        if self.positions == "absolute":
-            return positions
+        if self.positions != "cache":
+            return self.query_positions(positions)
         last = pinned(self.sinks + self.window - 1, "int32")
         return cast(Tensor, pt.minimum(positions, last))
 
@@ -370,6 +448,65 @@ class SinkCache:
             length=length,
         )
 
+    def rewind(self, state: SinkCacheState, n: TensorLike) -> SinkCacheState:
+        """
+        Take back each row's last tokens: what is read next follows those that remain.
+
+        Only the length changes, for a state's slots follow from it. The tokens that come back into view must
+        not have been overwritten, which a state alone can't tell: a row must keep at least
+        :meth:`earliest_length` of the longest it has been (since it was empty). :class:`Stream` keeps count
+        of that.
+
+        Parameters
+        ----------
+        state : SinkCacheState
+            The state to go back from, arrays or variables.
+        n : int or tensor
+            Number of tokens, for all rows or one for each, ``(batch,)``.
+
+        Returns
+        -------
+        SinkCacheState
+            With the same keys and values, and of the kind given.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If a number is no integer, negative, or, in a state of arrays, more than a row has.
+
+        Examples
+        --------
+        >>> from pytensor_rope import SinkCache
+        >>> cache = SinkCache(sinks=4, window=8, headroom=3)
+        >>> state = cache.initial_state(batch=2, n_kv_head=1, head_dim=2)
+        >>> state = state._replace(length=state.length + 20)
+        >>> cache.rewind(state, [3, 0]).length
+        array([17, 20], dtype=int32)
+        """
+        if isinstance(n, int | np.integer | Sequence | np.ndarray):
+            counts = token_counts("n", n)
+            if isinstance(state.length, np.ndarray) and (counts > state.length).any():
+                raise ValueError(
+                    f"n must be at most the tokens of each row, {state.length.tolist()}; got {n!r}."
+                )
+            return state._replace(length=state.length - counts)
+        symbolic: Tensor = pt.as_tensor(n)
+        if not symbolic.dtype.startswith(("int", "uint")) or symbolic.ndim > 1:
+            raise TypeError(f"n must be one integer, or one a row; got {symbolic.type}.")
+        return state._replace(length=state.length - symbolic.astype("int32"))
+
+    def earliest_length(self, longest: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """
+        Return how far back a row can be rewound: ``longest - headroom``, or to 0 until a slot is overwritten.
+
+        Parameters
+        ----------
+        longest : int or array
+            The most tokens that the row has had since it was empty.
+        """
+        tokens = np.asarray(longest, "int64")
+        return np.where(tokens <= self.capacity, 0, tokens - self.headroom)
+
     def _write_one(self, rows: Tensor, new: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """Write one token a row into its slot, in place where the linker can."""
         slot = pt.where(
@@ -393,12 +530,7 @@ class SinkCache:
         held = self.slot_positions(after)
         taken = pt.ge(held, before[:, None])
         index = pt.where(taken, held - before[:, None], pinned(0, "int32"))
-        if rows.type.shape[0] == 1:
-            gathered = new[:, :, index[0]]
-        else:
-            batch, head = axis_indices(rows, 0), axis_indices(rows, 1)
-            gathered = new[batch[:, None, None], head[None, :, None], index[:, None, :]]
-        return cast(Tensor, pt.where(taken[:, None, :, None], gathered, rows))
+        return cast(Tensor, pt.where(taken[:, None, :, None], take_tokens(new, index), rows))
 
     def _check(self, q: Tensor, k: Tensor, v: Tensor, state: SinkCacheState) -> None:
         named = {"q": q, "k": k, "v": v, "state.keys": state.keys, "state.values": state.values}
@@ -438,6 +570,81 @@ def _softmax_scale(rotary: RotaryEmbedding, q: Tensor) -> float | None:
             f"it to the RotaryEmbedding, or pass scale."
         )
     return float(correction / np.sqrt(head_dim))
+
+
+def remap_positions(position_ids: TensorLike, sinks: int, ring: int) -> Tensor:
+    r"""
+    Return positions as ExecuTorch numbers them: bounded, for any length of a stream.
+
+    The first S positions stay; a later one :math:`p` becomes :math:`S + (p - S) \bmod R`, the slot of a ring
+    of R that follows S sinks. Within one lap of the ring distances are true.
+
+    Parameters
+    ----------
+    position_ids : tensor
+        Integers of any dtype and shape; negative ones, which mark padding, stay as they are.
+    sinks : int
+        The number S of positions that stay.
+    ring : int
+        The number R of positions that the others go around in: in ExecuTorch twice the window.
+
+    Returns
+    -------
+    tensor
+        As ``position_ids``.
+
+    Raises
+    ------
+    TypeError
+        If ``position_ids`` are no integers, or ``sinks`` or ``ring`` is none.
+    ValueError
+        If ``sinks`` is negative or ``ring`` below 1.
+
+    References
+    ----------
+    .. [1] "Enable infinite generation with RoPE position remapping for attention sink",
+       https://github.com/pytorch/executorch/pull/19011.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pytensor_rope import function
+    >>> from pytensor_rope.cache import remap_positions
+    >>> positions = np.array([-1, 0, 3, 4, 35, 36, 100])
+    >>> function([], remap_positions(positions, sinks=4, ring=32), backend="c")()
+    array([-1,  0,  3,  4, 35,  4,  4])
+    """
+    positions: Tensor = pt.as_tensor(position_ids)
+    if not positions.dtype.startswith(("int", "uint")):
+        raise TypeError(f"position_ids must be integers; got {positions.dtype}.")
+    sinks = whole_number("sinks", sinks, least=0)
+    ring = whole_number("ring", ring, least=1)
+    most = np.iinfo(positions.dtype).max
+    if sinks > most or ring > most:
+        return positions  # No position of this dtype comes round.
+    first, lap = pinned(sinks, positions.dtype), pinned(ring, positions.dtype)
+    wrapped = first + (positions - first) % lap
+    return cast(Tensor, pt.where(pt.lt(positions, first), positions, wrapped))
+
+
+def token_counts(name: str, n: object) -> npt.NDArray[np.int32]:
+    """Return ``n``, one number of tokens or one for each row, as int32, refusing what is none."""
+    counts = np.asarray(n)
+    if not np.issubdtype(counts.dtype, np.integer) or counts.ndim > 1:
+        raise TypeError(f"{name} must be an integer, or one for each row; got {n!r}.")
+    if (counts < 0).any():
+        raise ValueError(f"{name} must be at least 0; got {n!r}.")
+    bounded: npt.NDArray[np.int32] = np.minimum(counts, 2**31 - 1).astype("int32")
+    return bounded
+
+
+def _wrapped_headroom(window: int, headroom: int) -> int:
+    if headroom > window:
+        raise ValueError(
+            f'With positions="wrapped", headroom must be at most the window, {window}, for the ring has two '
+            f"windows; got {headroom}."
+        )
+    return window
 
 
 def _agree(what: str, axis: int, tensors: dict[str, Tensor]) -> None:

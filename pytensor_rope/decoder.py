@@ -12,7 +12,7 @@ from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pytensor_rope.attention import sink_attention
 from pytensor_rope.base import FLOAT_DTYPES, Layer, LayerOp, Tensor, axis_indices, resolve_name, sizes
-from pytensor_rope.cache import SinkCache, SinkCacheState
+from pytensor_rope.cache import SinkAngles, SinkCache, SinkCacheState
 from pytensor_rope.config import DecoderConfig
 from pytensor_rope.norm import rms_norm
 from pytensor_rope.rotate import rotate
@@ -108,7 +108,7 @@ class DecoderLayer(LayerOp):
 
 class DecoderState(NamedTuple):
     """
-    What a decoder's sink cache holds: one :class:`SinkCacheState` a layer, with one common length.
+    What a decoder's sink caches hold: one :class:`SinkCacheState` a layer, with one common length.
 
     Attributes
     ----------
@@ -222,17 +222,36 @@ class Decoder(Layer):
         positions = pt.zeros_like(ids, dtype="int32") + axis_indices(ids, 1)[None, :]
         query = self.rotary.angles(positions, dtype=self.dtype)
         key = self.rotary.angles(positions, dtype=self.dtype, of="keys")
-        layer = self._layer_op(sinks=0, window=None)
         for i in range(self.config.n_layer):
+            layer = self._layer_op(sinks=0, window=self._window(i))
             x, _, _ = layer(x, *self._layer_weights(i), *query, *query, *key, positions)
         return self.logits(self._normalize(x))
 
-    def initial_state(self, cache: SinkCache, batch: int) -> DecoderState:
-        """Return the empty state of ``cache`` for ``batch`` rows, as NumPy arrays."""
+    def layer_caches(self, cache: SinkCache | Sequence[SinkCache]) -> tuple[SinkCache, ...]:
+        """
+        Return the cache of each layer, given one for all or a sequence of one for each.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If there are more or fewer than layers, or one is no :class:`SinkCache`.
+        """
+        n_layer = self.config.n_layer
+        caches = (cache,) * n_layer if isinstance(cache, SinkCache) else tuple(cache)
+        if not all(isinstance(of_layer, SinkCache) for of_layer in caches):
+            raise TypeError(f"cache must be a SinkCache or a sequence of them; got {cache!r}.")
+        if len(caches) != n_layer:
+            raise ValueError(
+                f"cache must be one SinkCache, or one for each of {n_layer} layers; got {len(caches)}."
+            )
+        return caches
+
+    def initial_state(self, cache: SinkCache | Sequence[SinkCache], batch: int) -> DecoderState:
+        """Return the empty state of ``cache``, one for all layers or one for each, for ``batch`` rows."""
         config = self.config
         states = [
-            cache.initial_state(batch, config.n_kv_head, config.head_dim, self.dtype)
-            for _ in range(config.n_layer)
+            of_layer.initial_state(batch, config.n_kv_head, config.head_dim, self.dtype)
+            for of_layer in self.layer_caches(cache)
         ]
         return DecoderState(
             keys=[state.keys for state in states],
@@ -241,7 +260,11 @@ class Decoder(Layer):
         )
 
     def attend(
-        self, token_ids: TensorLike, state: DecoderState, cache: SinkCache, count: Tensor | None = None
+        self,
+        token_ids: TensorLike,
+        state: DecoderState,
+        cache: SinkCache | Sequence[SinkCache],
+        count: Tensor | None = None,
     ) -> tuple[Tensor, DecoderState]:
         """
         Read a chunk of tokens after those in the cache, and put it into the cache.
@@ -252,8 +275,9 @@ class Decoder(Layer):
             Shape ``(batch, seq)``, integers.
         state : DecoderState
             The state before the chunk.
-        cache : SinkCache
-            The cache that ``state`` belongs to.
+        cache : SinkCache or sequence of SinkCache
+            The cache that ``state`` belongs to, one for all layers or one for each. Layers whose caches are
+            equal are compiled once.
         count : tensor, optional
             Number of tokens of the chunk that are real, ``(batch,)``; the others come last and are
             neither seen nor written. Default is all.
@@ -271,15 +295,19 @@ class Decoder(Layer):
             If ``state`` is not one of this decoder and ``cache``, or ``token_ids`` are no matrix of integers.
         """
         ids = _check_token_ids(token_ids)
-        self._check_state(state, cache)
+        caches = self.layer_caches(cache)
+        self._check_state(state, caches)
         x = self.embed(ids)
-        positions = cache.chunk_positions(state.length, ids, count)
-        slot_positions = cache.slot_positions(state.length)
-        length_after = cache.length_after(state.length, ids, count)
-        angles = cache.angles(self.rotary, positions, state.length, length_after, dtype=self.dtype)
-        layer = self._layer_op(sinks=cache.sinks, window=cache.window)
+        positions = caches[0].chunk_positions(state.length, ids, count)
+        length_after = caches[0].length_after(state.length, ids, count)
+        readings = {
+            distinct: self._reading(distinct, positions, state.length, length_after)
+            for distinct in dict.fromkeys(caches)
+        }
         new_states = []
-        for i, (keys, values) in enumerate(zip(state.keys, state.values, strict=True)):
+        for i, (of_layer, keys, values) in enumerate(zip(caches, state.keys, state.values, strict=True)):
+            layer, angles, slot_positions = readings[of_layer]
+            turned = keys if angles.cached is None else self.rotary.rotate(keys, *angles.cached)
             x, k, v = layer(
                 x,
                 *self._layer_weights(i),
@@ -287,11 +315,11 @@ class Decoder(Layer):
                 *angles.sink_query,
                 *angles.key,
                 positions,
-                keys if angles.cached is None else self.rotary.rotate(keys, *angles.cached),
+                turned,
                 values,
                 slot_positions,
             )
-            new_states.append(cache.update(SinkCacheState(keys, values, state.length), k, v, count))
+            new_states.append(of_layer.update(SinkCacheState(keys, values, state.length), k, v, count))
         new_state = DecoderState(
             keys=[new.keys for new in new_states],
             values=[new.values for new in new_states],
@@ -299,14 +327,22 @@ class Decoder(Layer):
         )
         return self._normalize(x), new_state
 
-    def _check_state(self, state: DecoderState, cache: SinkCache) -> None:
+    def _reading(
+        self, cache: SinkCache, positions: Tensor, length: Tensor, length_after: Tensor
+    ) -> tuple[DecoderLayer, SinkAngles, Tensor]:
+        """Return what layers with one cache share: the op, its angles, and what the slots hold."""
+        angles = cache.angles(self.rotary, positions, length, length_after, dtype=self.dtype)
+        layer = self._layer_op(sinks=cache.sinks, window=cache.window)
+        return layer, angles, cache.slot_positions(length)
+
+    def _check_state(self, state: DecoderState, caches: Sequence[SinkCache]) -> None:
         n_layer = self.config.n_layer
         if (len(state.keys), len(state.values)) != (n_layer, n_layer):
             raise ValueError(
                 f"The state has keys of {len(state.keys)} and values of {len(state.values)} layers, but "
                 f"{self.name} has {n_layer}: make it with initial_state."
             )
-        for rows in (*state.keys, *state.values):
+        for rows, cache in zip((*state.keys, *state.values), (*caches, *caches), strict=True):
             if rows.dtype != self.dtype or rows.type.shape[2] not in (None, cache.capacity):
                 raise ValueError(
                     f"The state must hold {self.dtype} in {cache.capacity} slots for {cache!r}; got "
@@ -326,6 +362,10 @@ class Decoder(Layer):
 
     def _normalize(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.parameters["final_norm"], epsilon=self.config.epsilon)
+
+    def _window(self, i: int) -> int | None:
+        """Return the window of layer ``i`` in a full pass, None for all tokens."""
+        return None
 
     def _layer_op(self, *, sinks: int, window: int | None) -> DecoderLayer:
         config = self.config

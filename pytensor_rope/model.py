@@ -12,7 +12,8 @@ from pytensor_rope.cache import SinkCache
 from pytensor_rope.checkpoints import Checkpoint, load_checkpoint
 from pytensor_rope.config import DecoderConfig
 from pytensor_rope.decoder import Decoder
-from pytensor_rope.stream import Stream, check_token_ids
+from pytensor_rope.prompts import check_token_ids
+from pytensor_rope.stream import Stream
 from pytensor_rope.tokenizer import Tokenizer
 
 # JAX and MLX compile again for every new shape, so lengths are rounded up: a causal model doesn't see

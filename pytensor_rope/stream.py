@@ -13,27 +13,28 @@ from pytensor_rope.backends import CompiledFunction, check_backend, function
 from pytensor_rope.cache import SinkCache
 from pytensor_rope.checks import whole_number
 from pytensor_rope.decoder import Decoder, DecoderState
+from pytensor_rope.prompts import Prompts, check_prompts, check_rows_of_ids
+from pytensor_rope.rows import RowCounter, check_active, check_rows
 from pytensor_rope.sampling import Sampler
 
 # Tokens read at once, at most. MLX multiplies matrices slowly on a CPU, so padding would cost there.
 _CHUNK = {"c": 64, "numba": 64, "jax": 64, "mlx": 16}
-
-# The counter of tokens is an int32.
-_MOST_TOKENS = 2**31 - 1
 
 
 class Stream:
     """
     A decoder with a sink cache, compiled for one backend: made by :meth:`Model.compile`.
 
-    Its functions are compiled when they are first needed, once for all prompt lengths.
+    Its functions are compiled when they are first needed, once for all prompt lengths. The rows of a batch
+    are streams of their own: each may be at another length, be left out of a step, go back or begin anew,
+    and is what it would be alone.
 
     Parameters
     ----------
     decoder : Decoder
         The model. Its weights move to the backend.
-    cache : SinkCache
-        The cache's layout.
+    cache : SinkCache or sequence of SinkCache
+        The cache's layout, one for all layers or one for each.
     backend : {"c", "numba", "jax", "mlx"}
         Where to compute.
     batch : int, optional
@@ -41,17 +42,21 @@ class Stream:
 
     Attributes
     ----------
-    decoder, cache, backend, batch
+    decoder, cache, backend
         As given.
+    batch : int
+        Number of rows.
     position : int
-        Number of tokens read so far.
+        Number of tokens read so far, by the row that has read most.
+    lengths : numpy.ndarray
+        Number of tokens read by each row, ``(batch,)``, int64.
     nbytes : int
         Bytes of keys and values.
 
     Raises
     ------
     ValueError, TypeError
-        If ``backend`` is unknown or ``batch`` not a positive integer.
+        If ``backend`` is unknown, ``batch`` not a positive integer, or ``cache`` not one for each layer.
     ImportError
         If the backend isn't installed.
 
@@ -74,60 +79,178 @@ class Stream:
     40
     >>> stream.position, stream.nbytes
     (42, 4096)
+
+    Rows of different lengths:
+
+    >>> rows = Stream(stream.decoder, SinkCache(sinks=4, window=12), backend="jax", batch=2)
+    >>> rows.prefill([[1, 2, 3], [4, 5, 6, 7, 8]]).shape
+    (2, 256)
+    >>> rows.lengths
+    array([3, 5])
     """
 
-    def __init__(self, decoder: Decoder, cache: SinkCache, *, backend: str, batch: int = 1) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: SinkCache | Sequence[SinkCache],
+        *,
+        backend: str,
+        batch: int = 1,
+    ) -> None:
         self.decoder = decoder
-        self.cache = cache
+        self.cache = cache if isinstance(cache, SinkCache) else tuple(cache)
         self.backend = check_backend(backend)
         self.batch = whole_number("batch", batch, least=1)
-        self.position = 0
-        self._state = _shared_state(decoder.initial_state(cache, batch))
+        self._state = _shared_state(decoder.initial_state(self.cache, batch))
+        self._rows = RowCounter(batch)
+
+    @property
+    def position(self) -> int:
+        """Number of tokens read so far, by the row that has read most."""
+        return int(self._rows.lengths.max())
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Number of tokens read by each row, ``(batch,)``."""
+        return self._rows.lengths.copy()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values, the same for the life of the stream."""
+        """Bytes of keys and values, the same as long as the batch is."""
         config = self.decoder.config
-        heads = self.batch * config.n_layer * config.n_kv_head
-        itemsize = np.dtype(self.decoder.dtype).itemsize
-        return 2 * heads * self.cache.capacity * config.head_dim * itemsize
+        return sum(
+            cache.nbytes(self.batch, config.n_kv_head, config.head_dim, self.decoder.dtype)
+            for cache in self.decoder.layer_caches(self.cache)
+        )
 
-    def reset(self) -> None:
-        """Forget everything read: the cache is empty again."""
-        # What no token has been written to is never seen, so the counter alone empties the cache.
-        self._state.length.set_value(np.zeros(self.batch, "int32"))
-        self.position = 0
-
-    def prefill(self, token_ids: npt.ArrayLike) -> npt.NDArray[Any]:
+    def reset(self, rows: int | Sequence[int] | None = None) -> None:
         """
-        Read a prompt, in chunks of bounded length.
+        Forget everything read: the cache is empty again. Nothing is compiled for it.
 
         Parameters
         ----------
-        token_ids : array
-            Shape ``(n,)`` for a batch of 1, or ``(batch, n)``; integers below the vocabulary size.
-
-        Returns
-        -------
-        numpy.ndarray
-            Logits after the last token, ``(batch, vocab_size)``.
+        rows : int or sequence of int, optional
+            The rows to begin anew; the others go on. Default is all.
 
         Raises
         ------
         ValueError, TypeError
-            If a token id is outside the vocabulary or no integer, the prompt is empty, or the batch
-            is another.
+            If a row is named twice or isn't there.
         """
-        ids = self._check_token_ids(token_ids)
-        self._check_room(ids.shape[1])
-        if ids.shape[1] == 1:
-            return self.step(ids[:, 0])
-        for hidden, count in self._read(ids):
-            last = hidden[:, count - 1]
-        logits: npt.NDArray[Any] = self._head(last)
-        return logits
+        # What no token has been written to is never seen, so the counter alone empties the cache.
+        self._rows.reset(check_rows(rows, self.batch))
+        self._put_lengths()
 
-    def step(self, token: npt.ArrayLike) -> npt.NDArray[Any]:
+    def rewind(self, n: int | Sequence[int], rows: int | Sequence[int] | None = None) -> None:
+        """
+        Take back the last tokens: what is read next follows those before.
+
+        The stream is then exactly where it was, whatever was read in between. Until a row has read more
+        tokens than the cache has slots, it can go back to any of them; from then on, to ``headroom`` tokens
+        behind the furthest it has been. The logits after the remaining tokens are not kept: read the last
+        one again for them.
+
+        Parameters
+        ----------
+        n : int or sequence of int
+            Number of tokens to take back, in all of ``rows`` or in each.
+        rows : int or sequence of int, optional
+            The rows to take them from. Default is all.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If a number is negative, no integer, or more than a row can go back, naming what it can; if a row
+            is named twice or isn't there. No row has gone back then.
+        """
+        self._rows.rewind(check_rows(rows, self.batch), n, self.decoder.layer_caches(self.cache))
+        self._put_lengths()
+
+    def drop(self, rows: int | Sequence[int]) -> None:
+        """
+        Remove rows. Those behind them move up, as in a list.
+
+        The functions are compiled again for the new batch, when they are next needed.
+
+        Parameters
+        ----------
+        rows : int or sequence of int
+            The rows to remove, not all.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If no row would remain, or one is named twice or isn't there.
+        """
+        dropped = check_rows(rows, self.batch)
+        if dropped.size == self.batch:
+            raise ValueError(f"rows must leave a row of {self.batch}; got {rows!r}. reset() empties them.")
+        self._rows.drop(dropped)
+        self._rebatch(lambda values: np.delete(values, dropped, axis=0))
+
+    def add(self, n: int = 1) -> range:
+        """
+        Add empty rows behind the others.
+
+        The functions are compiled again for the new batch, when they are next needed.
+
+        Parameters
+        ----------
+        n : int, optional
+            Number of rows. Default is 1.
+
+        Returns
+        -------
+        range
+            The new rows.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If ``n`` is no positive integer.
+        """
+        n = whole_number("n", n, least=1)
+        first = self.batch
+        self._rows.add(n)
+        self._rebatch(lambda values: np.concatenate([values, np.zeros((n, *values.shape[1:]), values.dtype)]))
+        return range(first, self.batch)
+
+    def prefill(self, token_ids: Prompts, mask: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
+        """
+        Read a prompt a row, in chunks of bounded length.
+
+        Parameters
+        ----------
+        token_ids : array or sequence of arrays
+            Shape ``(n,)`` for a batch of 1, or ``(batch, n)``; or one prompt a row, of different lengths, an
+            empty one to leave the row out. Integers below the vocabulary size.
+        mask : array, optional
+            True for a token, False for padding, booleans in the shape of ``token_ids``. Padding may be
+            anywhere and of any value. Default is all tokens.
+
+        Returns
+        -------
+        numpy.ndarray
+            Logits after each row's own last token, ``(batch, vocab_size)``; NaN for a row left out.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If a token id is outside the vocabulary or no integer, there is none, or the batch is another.
+        """
+        ids, counts = check_prompts(token_ids, mask, self.batch, self.decoder.config.vocab_size)
+        self._rows.check_room(counts)
+        if ids.shape[1] == 1:
+            return self._read_one(ids, counts > 0)
+        last = np.zeros((self.batch, self.decoder.config.hidden_size), self.decoder.dtype)
+        left = counts
+        for hidden, read in self._read(ids, counts):
+            left = left - read
+            ends = (left == 0) & (read > 0)
+            last[ends] = hidden[ends, read[ends] - 1]
+        return _rows_or_nan(self._head(last), counts > 0)
+
+    def step(self, token: npt.ArrayLike, active: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
         """
         Read one token a row.
 
@@ -135,11 +258,14 @@ class Stream:
         ----------
         token : int or array
             A token id, or one for each row, ``(batch,)``.
+        active : array, optional
+            False for a row to leave out, whose token may be anything, ``(batch,)``, bool. Default is all
+            rows.
 
         Returns
         -------
         numpy.ndarray
-            Logits after it, ``(batch, vocab_size)``.
+            Logits after it, ``(batch, vocab_size)``; NaN for a row left out.
 
         Raises
         ------
@@ -149,11 +275,10 @@ class Stream:
         token = np.asarray(token)
         if token.shape != (self.batch,) and not (token.ndim == 0 and self.batch == 1):
             raise ValueError(f"token must be one id a row, shape ({self.batch},); got {token.shape}.")
-        ids = self._check_token_ids(token.reshape(self.batch, 1))
-        self._check_room(1)
-        logits: npt.NDArray[Any] = self._step(ids)
-        self.position += 1
-        return logits
+        reads = check_active(active, self.batch)
+        ids = self._check_token_ids(np.where(reads, token, token.dtype.type(0)).reshape(self.batch, 1))
+        self._rows.check_room(reads.astype("int64"))
+        return self._read_one(ids, reads)
 
     def generate(
         self,
@@ -204,7 +329,7 @@ class Stream:
                 f"generate writes one row, but this stream has batch={self.batch}: use prefill and step."
             )
         ids = self._check_token_ids(prompt_ids)
-        self._check_room(ids.shape[1])
+        self._rows.check_room(np.full(1, ids.shape[1]))
         if max_tokens is not None:
             max_tokens = whole_number("max_tokens", max_tokens, least=1)
         sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
@@ -241,7 +366,8 @@ class Stream:
         self.reset()
         losses = np.empty(ids.shape[1] - 1)
         read = 0
-        for hidden, count in self._read(ids[:, :-1]):
+        for hidden, counts in self._read(ids[:, :-1], np.full(1, ids.shape[1] - 1, "int32")):
+            count = int(counts[0])
             targets = ids[0, read + 1 : read + count + 1]
             losses[read : read + count] = _negative_log_likelihood(self._head(hidden[0])[:count], targets)
             read += count
@@ -260,24 +386,56 @@ class Stream:
             written += 1
             yield token
 
-    def _read(self, ids: npt.NDArray[np.int32]) -> Iterator[tuple[npt.NDArray[Any], int]]:
-        """Read the tokens in chunks of one length, the last one padded; yield hidden states and counts."""
+    def _read(
+        self, ids: npt.NDArray[np.int32], counts: npt.NDArray[np.int32]
+    ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.int32]]]:
+        """
+        Read the first ``counts`` tokens of each row, in chunks of one length, the last one padded.
+
+        Yield each chunk's hidden states, and the number of tokens each row has read in it.
+        """
         chunk = _CHUNK[self.backend]
         for start in range(0, ids.shape[1], chunk):
             part = ids[:, start : start + chunk]
-            count = part.shape[1]
             padded = np.zeros((self.batch, chunk), "int32")
-            padded[:, :count] = part
-            hidden = self._read_chunk(padded, np.full(self.batch, count, "int32"))
-            self.position += count
-            yield hidden, count
+            padded[:, : part.shape[1]] = part
+            read = np.clip(counts - start, 0, chunk).astype("int32")
+            hidden = self._read_chunk(padded, read)
+            self._rows.advance(read)
+            yield hidden, read
+
+    def _read_one(self, ids: npt.NDArray[np.int32], active: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+        """Read one token in each active row; return the logits."""
+        # A single row is never left out.
+        logits = self._step(ids) if self.batch == 1 else self._step(ids, active.astype("int32"))
+        self._rows.advance(active.astype("int64"))
+        return _rows_or_nan(logits, active)
+
+    def _put_lengths(self) -> None:
+        self._state.length.set_value(self._rows.lengths.astype("int32"))
+
+    def _rebatch(self, change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> None:
+        """Put other rows into the state, and have its functions compiled again."""
+        old = self._state
+        self._state = _shared_state(
+            DecoderState(
+                keys=[change(np.asarray(keys.get_value(borrow=True))) for keys in old.keys],
+                values=[change(np.asarray(values.get_value(borrow=True))) for values in old.values],
+                length=self._rows.lengths.astype("int32"),
+            )
+        )
+        self.batch = len(self._rows.lengths)
+        for compiled in ("_step", "_read_chunk"):
+            self.__dict__.pop(compiled, None)
 
     @cached_property
     def _step(self) -> CompiledFunction:
-        ids = pt.tensor("token_ids", shape=(self.batch, 1), dtype="int32")
-        hidden, new_state = self.decoder.attend(ids, self._state, self.cache)
+        inputs = [pt.tensor("token_ids", shape=(self.batch, 1), dtype="int32")]
+        if self.batch > 1:
+            inputs.append(pt.tensor("count", shape=(self.batch,), dtype="int32"))
+        hidden, new_state = self.decoder.attend(inputs[0], self._state, self.cache, *inputs[1:])
         logits = self.decoder.logits(hidden[:, 0])
-        return function([ids], logits, backend=self.backend, updates=self._updates(new_state))
+        return function(inputs, logits, backend=self.backend, updates=self._updates(new_state))
 
     @cached_property
     def _read_chunk(self) -> CompiledFunction:
@@ -298,14 +456,7 @@ class Stream:
         )
 
     def _check_token_ids(self, token_ids: npt.ArrayLike) -> npt.NDArray[np.int32]:
-        ids = check_token_ids(token_ids, self.decoder.config.vocab_size)
-        if ids.ndim == 1 and self.batch == 1:
-            ids = ids[None]
-        if ids.ndim != 2 or ids.shape[0] != self.batch:
-            raise ValueError(
-                f"token_ids must have shape ({self.batch}, n) for this stream's batch; got {ids.shape}."
-            )
-        return ids
+        return check_rows_of_ids(token_ids, self.batch, self.decoder.config.vocab_size)
 
     def _check_stop(self, stop: Collection[int]) -> frozenset[int]:
         if isinstance(stop, str) or not isinstance(stop, Iterable):
@@ -317,27 +468,6 @@ class Stream:
             )
         return ids
 
-    def _check_room(self, n: int) -> None:
-        if self.position + n > _MOST_TOKENS:
-            raise ValueError(
-                f"A stream ends at {_MOST_TOKENS} tokens, and {self.position} have been read. reset() it."
-            )
-
-
-def check_token_ids(token_ids: npt.ArrayLike, vocab_size: int) -> npt.NDArray[np.int32]:
-    """Return the token ids as int32, refusing what no decoder of ``vocab_size`` can read."""
-    ids = np.asarray(token_ids)
-    if ids.size == 0:
-        raise ValueError("token_ids is empty: give at least one token to read.")
-    if not np.issubdtype(ids.dtype, np.integer):
-        raise TypeError(f"token_ids must be integers; got {ids.dtype}.")
-    outside = (ids < 0) | (ids >= vocab_size)
-    if outside.any():
-        raise ValueError(
-            f"token_ids must be from 0 to {vocab_size - 1}, the vocabulary; got {ids[outside].flat[0]}."
-        )
-    return ids.astype("int32")
-
 
 def _shared_state(state: DecoderState) -> DecoderState:
     def share(name: str, value: npt.NDArray[Any]) -> Any:
@@ -348,6 +478,13 @@ def _shared_state(state: DecoderState) -> DecoderState:
         values=[share(f"values.{i}", value) for i, value in enumerate(state.values)],
         length=share("length", state.length),
     )
+
+
+def _rows_or_nan(logits: npt.NDArray[Any], active: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    """Return the logits, NaN in the rows that are not active: there are none."""
+    if active.all():
+        return logits
+    return np.where(active[:, None], logits, logits.dtype.type(np.nan))
 
 
 def _negative_log_likelihood(

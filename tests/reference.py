@@ -76,6 +76,16 @@ def visible_keys(i, sinks, window):
     return [j for j in range(i + 1) if j < sinks or i - j < window]
 
 
+def number_keys(seen, sinks, window, positions):
+    """Return the numbers that rotate the visible keys, the last of which is the query's."""
+    if positions == "cache":
+        return list(range(len(seen)))
+    if positions == "absolute":
+        return list(seen)
+    # ExecuTorch's: from the sinks on, around a ring of two windows.
+    return [j if j < sinks else sinks + (j - sinks) % (2 * window) for j in seen]
+
+
 def stream_attention(
     q, k, v, sinks, window, positions="cache", scale=None, first=0, at_length=None, **rotation
 ):
@@ -83,9 +93,9 @@ def stream_attention(
     Attend as StreamingLLM defines it, keeping every key.
 
     ``q (n_head, seq, head_dim)``, ``k`` and ``v (n_kv_head, seq, head_dim)``, none rotated. For each query
-    from the ``first`` on, the visible keys are gathered, numbered (inside the cache, or by their true
-    positions), and rotated. ``at_length`` gives a scheme's arguments of :func:`rotate` for queries and for
-    keys, at the length that the last number tells.
+    from the ``first`` on, the visible keys are gathered, numbered as ``positions`` says, and rotated.
+    ``at_length`` gives a scheme's arguments of :func:`rotate` for queries and for keys, at the length that
+    the last number tells.
     """
     q, k, v = (np.asarray(x, dtype="float64") for x in (q, k, v))
     n_head, seq, d = q.shape
@@ -94,7 +104,7 @@ def stream_attention(
     out = np.zeros((n_head, seq - first, v.shape[-1]))
     for i in range(first, seq):
         seen = visible_keys(i, sinks, window)
-        numbers = seen if positions == "absolute" else list(range(len(seen)))
+        numbers = number_keys(seen, sinks, window, positions)
         of_query, of_keys = ({}, {}) if at_length is None else at_length(numbers[-1] + 1)
         queries = rotate(q[:, i : i + 1], numbers[-1:], **rotation, **of_query)[:, 0]
         keys = rotate(k[:, seen], numbers, **rotation, **of_keys)

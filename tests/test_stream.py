@@ -5,55 +5,24 @@ from functools import cache
 import decoder_reference
 import numpy as np
 import pytest
+from small_decoder import CONFIG, decoder_for, prompt, weights
 
-from pytensor_rope import Decoder, DecoderConfig, SinkCache, Stream
+from pytensor_rope import SinkCache, Stream
 from pytensor_rope.sampling import Sampler
 
-CONFIG = DecoderConfig(
-    vocab_size=61,
-    hidden_size=24,
-    intermediate_size=40,
-    n_layer=2,
-    n_head=4,
-    n_kv_head=2,
-    head_dim=8,
-    context_length=64,
-    base=500.0,
-)
 WINDOW = 8
 SINKS = (0, 1, 2, 3, 4)
 
 
 @cache
-def decoder_for(backend):
-    decoder = Decoder(config=CONFIG, seed=0)
-    # Larger weights than usual, so that attention is far from uniform.
-    for name, parameter in decoder.parameters.items():
-        if not name.endswith("norm"):
-            parameter.set_value(parameter.get_value() * 15)
-    return decoder
+def stream_on(backend, sinks=2):
+    return Stream(decoder_for(backend), SinkCache(sinks, WINDOW), backend=backend)
 
 
 @cache
-def weights():
-    return {name: np.array(p.get_value()) for name, p in decoder_for("reference").parameters.items()}
-
-
-@cache
-def stream_on(backend, sinks=2, positions="cache", batch=1):
-    cache = SinkCache(sinks, WINDOW, positions=positions)
-    return Stream(decoder_for(backend), cache, backend=backend, batch=batch)
-
-
-@cache
-def prompt(n=30, seed=0):
-    return np.random.default_rng(seed).integers(0, CONFIG.vocab_size, n)
-
-
-@cache
-def reference_logits(sinks, positions="cache", seed=0):
+def reference_logits(sinks):
     """Return the logits after each token of the prompt, ``(n, vocab_size)``, in float64."""
-    return decoder_reference.decoder_logits(weights(), CONFIG, prompt(seed=seed), sinks, WINDOW, positions)
+    return decoder_reference.decoder_logits(weights(), CONFIG, prompt(), sinks, WINDOW)
 
 
 def fresh(*args, **kwargs):
@@ -89,15 +58,6 @@ def test_a_prompt_of_several_chunks_gives_one_token_at_a_time(backend):
     for token in ids:
         one_at_a_time = stream.step(token)
     np.testing.assert_allclose(fresh(backend).prefill(ids), one_at_a_time, atol=1e-4, rtol=0)
-
-
-def test_rows_of_a_batch_are_each_what_they_are_alone(backend):
-    stream = fresh(backend, 1, "absolute", 2)
-    ids = np.stack([prompt(seed=0), prompt(seed=1)])
-    logits = [stream.prefill(ids[:, :13]), *(stream.step(ids[:, t]) for t in range(13, 30))]
-    for row in range(2):
-        want = reference_logits(1, "absolute", row)[12:]
-        np.testing.assert_allclose(np.stack(logits)[:, row], want, atol=1e-4, rtol=0)
 
 
 def test_a_score_is_the_negative_log_likelihood_of_each_next_token(backend):
@@ -215,6 +175,6 @@ def test_wrong_settings_are_refused_at_once():
 
 def test_a_stream_ends_where_its_counter_does():
     stream = Stream(decoder_for("reference"), SinkCache(2, 8), backend="jax")
-    stream.position = 2**31 - 2
+    stream._rows.advance(np.array([2**31 - 2]))
     with pytest.raises(ValueError, match="A stream ends at 2147483647 tokens"):
         stream.prefill([1, 2])

@@ -13,7 +13,7 @@ from pytensor_rope import __version__
 PROGRAM = "pytensor-rope"
 DEBUG_VARIABLE = "PYTENSOR_ROPE_DEBUG"
 BACKENDS = ("numba", "c", "jax", "mlx")
-POSITIONS = ("cache", "absolute")
+POSITIONS = ("cache", "absolute", "wrapped")
 DEFAULT_MODEL = "smollm2"
 DEFAULT_SINKS = 4
 DEFAULT_WINDOW = 1020
@@ -188,8 +188,8 @@ def _add_cache_arguments(
         "--positions",
         choices=POSITIONS,
         default=positions,
-        help="number positions inside the cache, or by their true place in the stream "
-        f"(default: {POSITIONS[0]})",
+        help="number positions inside the cache, by their true place in the stream, or as ExecuTorch's "
+        f"ring of two windows does (default: {POSITIONS[0]})",
     )
 
 
