@@ -1,19 +1,21 @@
 """A decoder compiled for one backend, which reads and writes tokens without end in constant memory."""
 
+import copy
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pytensor.tensor as pt
-from pytensor.compile.sharedvalue import shared
 
 from pytensor_rope.backends import CompiledFunction, check_backend, function
 from pytensor_rope.cache import SinkCache
 from pytensor_rope.checks import whole_number
 from pytensor_rope.decoder import Decoder, DecoderState
 from pytensor_rope.sampling import Sampler
+from pytensor_rope.stream_files import load_stream, save_stream
+from pytensor_rope.stream_state import StreamState, compiled_once
 
 # Tokens read at once, at most. MLX multiplies matrices slowly on a CPU, so padding would cost there.
 _CHUNK = {"c": 64, "numba": 64, "jax": 64, "mlx": 16}
@@ -81,16 +83,22 @@ class Stream:
         self.cache = cache
         self.backend = check_backend(backend)
         self.batch = whole_number("batch", batch, least=1)
+        self.dtype = decoder.dtype
         self.position = 0
-        self._state = _shared_state(decoder.initial_state(cache, batch))
+        self._own_state = StreamState(decoder.initial_state(cache, batch))
 
     @property
     def nbytes(self) -> int:
         """Bytes of keys and values, the same for the life of the stream."""
         config = self.decoder.config
         heads = self.batch * config.n_layer * config.n_kv_head
-        itemsize = np.dtype(self.decoder.dtype).itemsize
+        itemsize = np.dtype(self.dtype).itemsize
         return 2 * heads * self.cache.capacity * config.head_dim * itemsize
+
+    @property
+    def _state(self) -> DecoderState:
+        """The shared variables of the compiled functions, holding this stream's arrays."""
+        return self._own_state.variables()
 
     def reset(self) -> None:
         """Forget everything read: the cache is empty again."""
@@ -249,6 +257,119 @@ class Stream:
                 progress(read)
         return losses
 
+    def fork(self) -> Self:
+        """
+        Return a second stream that has read what this one has; either goes on without disturbing the other.
+
+        Its cache is a copy; weights and compiled functions are shared, so that a fork costs a copy of
+        ``nbytes`` bytes and no compilation. Streams that share functions may be used from several threads,
+        one call at a time.
+
+        Returns
+        -------
+        Stream
+            With the same decoder, cache layout, backend and batch.
+
+        Examples
+        --------
+        Two answers to one long prompt, which is read once:
+
+        >>> from pytensor_rope import Decoder, DecoderConfig, SinkCache, Stream
+        >>> config = DecoderConfig(
+        ...     vocab_size=256,
+        ...     hidden_size=32,
+        ...     intermediate_size=64,
+        ...     n_layer=2,
+        ...     n_head=4,
+        ...     n_kv_head=2,
+        ...     head_dim=8,
+        ...     context_length=128,
+        ... )
+        >>> stream = Stream(Decoder(config=config, seed=0), SinkCache(sinks=4, window=12), backend="jax")
+        >>> logits = stream.prefill([1, 2, 3])
+        >>> other = stream.fork()
+        >>> logits = other.step(4)
+        >>> stream.position, other.position
+        (3, 4)
+        """
+        twin = copy.copy(self)
+        twin._own_state = self._own_state.fork()
+        return twin
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """
+        Write the stream's cache and position to a file, from which :meth:`load` goes on exactly.
+
+        The file is in the safetensors format and says which model and cache layout it belongs to. It is
+        replaced in one step: whatever happens, ``path`` holds the old file or the new one, whole. A save
+        that is killed may leave a file named ``.{name}.*.partial`` beside it, which the next save to the
+        same path removes.
+
+        Saving changes nothing, also in the middle of a text. There, the token that :meth:`generate` gave
+        last has not been read yet: keep it, and begin the prompt with it after loading. What a sampler
+        would draw next is not part of the stream.
+
+        Parameters
+        ----------
+        path : str or path
+            The file to write; its folder must exist.
+
+        Raises
+        ------
+        ImportError
+            If safetensors isn't installed, naming the extra.
+        OSError
+            If the file can't be written.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pytensor_rope import Decoder, DecoderConfig, SinkCache, Stream
+        >>> config = DecoderConfig(
+        ...     vocab_size=256,
+        ...     hidden_size=32,
+        ...     intermediate_size=64,
+        ...     n_layer=2,
+        ...     n_head=4,
+        ...     n_kv_head=2,
+        ...     head_dim=8,
+        ...     context_length=128,
+        ... )
+        >>> stream = Stream(Decoder(config=config, seed=0), SinkCache(sinks=4, window=12), backend="jax")
+        >>> written = list(stream.generate([1, 2, 3], max_tokens=20))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     stream.save(f"{folder}/text.safetensors")
+        ...     more = list(stream.generate(written[-1:], max_tokens=20))
+        ...     stream.load(f"{folder}/text.safetensors")
+        ...     again = list(stream.generate(written[-1:], max_tokens=20))
+        >>> again == more
+        True
+        """
+        save_stream(self, path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """
+        Go on from a file that :meth:`save` wrote, on this backend or another.
+
+        What was read before is forgotten. After an error the stream is as it was.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Raises
+        ------
+        ValueError
+            If the file is of another model, cache layout, batch or dtype, naming what differs; written by
+            a newer version; damaged; or no such file at all.
+        ImportError
+            If safetensors isn't installed, naming the extra.
+        OSError
+            If the file can't be read.
+        """
+        load_stream(self, path)
+
     def _generate(
         self, ids: npt.NDArray[np.int32], max_tokens: int | None, sampler: Sampler, stop: frozenset[int]
     ) -> Iterator[int]:
@@ -272,21 +393,21 @@ class Stream:
             self.position += count
             yield hidden, count
 
-    @cached_property
+    @compiled_once
     def _step(self) -> CompiledFunction:
         ids = pt.tensor("token_ids", shape=(self.batch, 1), dtype="int32")
         hidden, new_state = self.decoder.attend(ids, self._state, self.cache)
         logits = self.decoder.logits(hidden[:, 0])
         return function([ids], logits, backend=self.backend, updates=self._updates(new_state))
 
-    @cached_property
+    @compiled_once
     def _read_chunk(self) -> CompiledFunction:
         ids = pt.tensor("token_ids", shape=(self.batch, _CHUNK[self.backend]), dtype="int32")
         count = pt.tensor("count", shape=(self.batch,), dtype="int32")
         hidden, new_state = self.decoder.attend(ids, self._state, self.cache, count)
         return function([ids, count], hidden, backend=self.backend, updates=self._updates(new_state))
 
-    @cached_property
+    @compiled_once
     def _head(self) -> CompiledFunction:
         hidden = pt.tensor("hidden", shape=(None, self.decoder.config.hidden_size), dtype=self.decoder.dtype)
         return function([hidden], self.decoder.logits(hidden), backend=self.backend)
@@ -337,17 +458,6 @@ def check_token_ids(token_ids: npt.ArrayLike, vocab_size: int) -> npt.NDArray[np
             f"token_ids must be from 0 to {vocab_size - 1}, the vocabulary; got {ids[outside].flat[0]}."
         )
     return ids.astype("int32")
-
-
-def _shared_state(state: DecoderState) -> DecoderState:
-    def share(name: str, value: npt.NDArray[Any]) -> Any:
-        return shared(value, name, borrow=True, shape=value.shape)
-
-    return DecoderState(
-        keys=[share(f"keys.{i}", value) for i, value in enumerate(state.keys)],
-        values=[share(f"values.{i}", value) for i, value in enumerate(state.values)],
-        length=share("length", state.length),
-    )
 
 
 def _negative_log_likelihood(
