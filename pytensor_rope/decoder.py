@@ -38,7 +38,9 @@ class DecoderLayer(LayerOp):
     hidden states ``(batch, seq, hidden_size)``, the weights in the order of ``LAYER_WEIGHTS``, cos and sin
     of the queries' and keys' angles and of the angles that queries see the sinks from, ``(batch, 1, seq,
     rotary_dim // 2)``, the positions ``(batch, seq)``, and with a cache its keys, values and slot positions.
-    Outputs are the new hidden states and the chunk's rotated keys and values, to be put into the cache.
+    Outputs are the new hidden states and the chunk's rotated keys and values, to be put into the cache, in
+    its dtype. They are attended to as the cache keeps them, so that it makes no difference which tokens of
+    a text are read as one chunk.
     """
 
     __props__ = ("n_head", "n_kv_head", "epsilon", "pairing", "rotary_dim", "sinks", "window")
@@ -62,13 +64,16 @@ class DecoderLayer(LayerOp):
         k = _split_heads(_project(h, weights["key"]), self.n_kv_head)
         v = _split_heads(_project(h, weights["value"]), self.n_kv_head)
         k = self._rotate(k, cos, sin)
+        if cache:
+            k, v = (rows.astype(cache[0].dtype) for rows in (k, v))
         attended = sink_attention(
             self._rotate(q, cos, sin),
             self._rotate(q, sink_cos, sink_sin),
-            k,
-            v,
+            k.astype(x.dtype),
+            v.astype(x.dtype),
             positions,
-            *cache,
+            *(rows.astype(x.dtype) for rows in cache[:2]),
+            *cache[2:],
             sinks=self.sinks,
             window=self.window,
         )
@@ -210,11 +215,34 @@ class Decoder(Layer):
             x, _, _ = layer(x, *self._layer_weights(i), cos, sin, cos, sin, positions)
         return self.logits(self._normalize(x))
 
-    def initial_state(self, cache: SinkCache, batch: int) -> DecoderState:
-        """Return the empty state of ``cache`` for ``batch`` rows, as NumPy arrays."""
+    def initial_state(self, cache: SinkCache, batch: int, dtype: str | None = None) -> DecoderState:
+        """
+        Return the empty state of a cache.
+
+        Parameters
+        ----------
+        cache : SinkCache
+            The cache's layout.
+        batch : int
+            Number of rows.
+        dtype : str, optional
+            dtype of keys and values: the weights', or a narrower float to save memory. Attention is
+            computed as without it. Default is the weights'.
+
+        Returns
+        -------
+        DecoderState
+            NumPy arrays.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If ``batch`` is no positive integer, or ``dtype`` no float or wider than the weights'.
+        """
         config = self.config
+        dtype = check_cache_dtype(dtype, self.dtype)
         states = [
-            cache.initial_state(batch, config.n_kv_head, config.head_dim, self.dtype)
+            cache.initial_state(batch, config.n_kv_head, config.head_dim, dtype)
             for _ in range(config.n_layer)
         ]
         return DecoderState(
@@ -288,11 +316,11 @@ class Decoder(Layer):
                 f"The state has keys of {len(state.keys)} and values of {len(state.values)} layers, but "
                 f"{self.name} has {n_layer}: make it with initial_state."
             )
+        dtype = check_cache_dtype(state.keys[0].dtype, self.dtype)
         for rows in (*state.keys, *state.values):
-            if rows.dtype != self.dtype or rows.type.shape[2] not in (None, cache.capacity):
+            if rows.dtype != dtype or rows.type.shape[2] not in (None, cache.capacity):
                 raise ValueError(
-                    f"The state must hold {self.dtype} in {cache.capacity} slots for {cache!r}; got "
-                    f"{rows.type}."
+                    f"The state must hold {dtype} in {cache.capacity} slots for {cache!r}; got {rows.type}."
                 )
 
     def embed(self, token_ids: Tensor) -> Tensor:
@@ -323,6 +351,19 @@ class Decoder(Layer):
 
     def _layer_weights(self, i: int) -> list[TensorSharedVariable]:
         return [self.parameters[f"layers.{i}.{name}"] for name in LAYER_WEIGHTS]
+
+
+def check_cache_dtype(dtype: object, weights_dtype: str) -> str:
+    """Return the dtype of keys and values, refusing what is no float or wider than the weights'."""
+    if dtype is None:
+        return weights_dtype
+    narrow_enough = FLOAT_DTYPES[: FLOAT_DTYPES.index(weights_dtype) + 1]
+    if dtype not in narrow_enough:
+        raise ValueError(
+            f"The cache's dtype must be one of {', '.join(narrow_enough)} for a decoder in {weights_dtype}; "
+            f"got {dtype!r}."
+        )
+    return str(dtype)
 
 
 def weight_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:

@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 from pytensor_rope.backends import CompiledFunction, check_backend, function
 from pytensor_rope.cache import SinkCache
 from pytensor_rope.checks import whole_number
-from pytensor_rope.decoder import Decoder, DecoderState
+from pytensor_rope.decoder import Decoder, DecoderState, check_cache_dtype
 from pytensor_rope.sampling import Sampler
 from pytensor_rope.stream_files import load_stream, save_stream
 from pytensor_rope.stream_state import StreamState, compiled_once
@@ -40,10 +40,13 @@ class Stream:
         Where to compute.
     batch : int, optional
         Number of rows to stream side by side. Default is 1.
+    dtype : str, optional
+        dtype that keys and values are kept in: the decoder's, or a narrower float to save memory, such as
+        "float16" for a decoder in float32. Attention is computed in the decoder's. Default is the decoder's.
 
     Attributes
     ----------
-    decoder, cache, backend, batch
+    decoder, cache, backend, batch, dtype
         As given.
     position : int
         Number of tokens read so far.
@@ -53,9 +56,12 @@ class Stream:
     Raises
     ------
     ValueError, TypeError
-        If ``backend`` is unknown or ``batch`` not a positive integer.
+        If ``backend`` is unknown, ``batch`` not a positive integer, or ``dtype`` no float or wider than the
+        decoder's.
     ImportError
         If the backend isn't installed.
+    NotImplementedError
+        If ``dtype`` is float16 on Numba, which has no such arrays.
 
     Examples
     --------
@@ -78,14 +84,26 @@ class Stream:
     (42, 4096)
     """
 
-    def __init__(self, decoder: Decoder, cache: SinkCache, *, backend: str, batch: int = 1) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: SinkCache,
+        *,
+        backend: str,
+        batch: int = 1,
+        dtype: str | None = None,
+    ) -> None:
         self.decoder = decoder
         self.cache = cache
         self.backend = check_backend(backend)
         self.batch = whole_number("batch", batch, least=1)
-        self.dtype = decoder.dtype
+        self.dtype = check_cache_dtype(dtype, decoder.dtype)
+        if self.backend == "numba" and self.dtype == "float16":
+            raise NotImplementedError(
+                "Numba has no float16 arrays. Keep the cache in float32, or choose the c, jax or mlx backend."
+            )
         self.position = 0
-        self._own_state = StreamState(decoder.initial_state(cache, batch))
+        self._own_state = StreamState(decoder.initial_state(cache, batch, self.dtype))
 
     @property
     def nbytes(self) -> int:
