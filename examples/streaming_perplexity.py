@@ -40,6 +40,7 @@ def main() -> None:
     except KeyboardInterrupt:
         print(f"interrupted: {len(curves)} of {len(caches)} curves are in {table}")
         return
+    curves = {name: curves[name] for name in caches}
     for name, losses in curves.items():
         print(f"{name:28} perplexity {np.exp(losses.mean()):8.2f}")
     draw(figure, curves, options.smooth, lap=2 * options.window)
@@ -120,21 +121,25 @@ def write_table(path: Path, ids: npt.NDArray[np.int_], curves: Curves) -> None:
 def draw(path: Path, curves: Curves, smooth: int, lap: int) -> None:
     """Draw the perplexity of the last ``smooth`` tokens at each position, with a line at each ``lap``."""
     try:
-        from matplotlib import pyplot
+        from matplotlib import pyplot, ticker
     except ImportError:
         print('For the figure, install matplotlib: pip install "pytensor-rope[examples]".')
         return
+    pyplot.rcParams["svg.fonttype"] = "none"  # text as text
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     for name, losses in curves.items():
         means = np.exp(running_mean(losses, smooth))
         positions = np.arange(len(losses) - len(means) + 1, len(losses) + 1)
-        step = max(1, len(means) // 600)  # more points would not be seen
+        step = max(1, len(means) // 400)  # more points would not be seen
         (line,) = axes.plot(positions[::step], means[::step], linewidth=1, label=name)
         if name == "dense":
             line.set_color("black")
     for position in range(lap, len(losses), lap) if len(losses) < 12 * lap else ():
         axes.axvline(position, color="lightgray", linewidth=0.6, zorder=0)
     axes.set(xlabel="position", ylabel=f"perplexity of the last {smooth} tokens", yscale="log")
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_formatter(ticker.NullFormatter())
     axes.legend(frameon=False, ncols=2)
     figure.savefig(path)
     print(f"{path} drawn")

@@ -388,6 +388,14 @@ class Stream:
         """
         load_stream(self, path)
 
+    def _longest(self) -> npt.NDArray[np.int32]:
+        """Return the most tokens that each row has read since it was empty, ``(batch,)``."""
+        return np.full(self.batch, self.position, "int32")
+
+    def _count_from(self, length: npt.NDArray[np.int32], longest: npt.NDArray[np.int32]) -> None:
+        """Go on counting after each row's ``length`` tokens, and ``longest`` since it was empty."""
+        self.position = int(length.max())
+
     def _generate(
         self, ids: npt.NDArray[np.int32], max_tokens: int | None, sampler: Sampler, stop: frozenset[int]
     ) -> Iterator[int]:

@@ -2,7 +2,9 @@
 Streams in files: what a stream has read, to go on from in another process or on another backend.
 
 A file is in the safetensors format. Its tensors are the state's, by name: ``keys.{i}`` and ``values.{i}`` for
-each layer i, ``length`` with the number of tokens each row has seen. The metadata, all strings, are
+each layer i, and ``length`` with the number of tokens each row has seen. ``longest`` is the most that each
+row had seen since it was empty: a slot once overwritten stays so, however far a row goes back. The metadata,
+all strings, are
 
 - ``format``: "pytensor-rope stream";
 - ``format_version``: an integer, raised when an older reader would misread the file;
@@ -41,7 +43,7 @@ _LONGEST_HEADER = 1 << 22
 def save_stream(stream: "Stream", path: str | os.PathLike[str]) -> None:
     """Write a stream's state to ``path``, in one step; see :meth:`Stream.save`."""
     numpy_format = _safetensors()
-    arrays = stream._own_state.arrays()
+    arrays = stream._own_state.arrays() | {"longest": stream._longest()}
     metadata = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),
@@ -59,13 +61,14 @@ def load_stream(stream: "Stream", path: str | os.PathLike[str]) -> None:
     layout, model = (json.loads(metadata[key]) for key in ("layout", "model"))
     _check_layout(layout, _layout(stream), path)
     _check_model(model, _model(stream.decoder), path)
-    wanted = {name: (array.shape, array.dtype) for name, array in stream._own_state.arrays().items()}
-    if {name: (array.shape, array.dtype) for name, array in arrays.items()} != wanted:
+    own = stream._own_state.arrays() | {"longest": stream._longest()}
+    if _types(arrays) != _types(own):
         raise _damaged(path, "its tensors are not those that its layout announces")
-    if arrays["length"].min() < 0:
-        raise _damaged(path, "a row has seen fewer than 0 tokens")
+    length, longest = arrays["length"], arrays.pop("longest")
+    if length.min() < 0 or (length > longest).any():
+        raise _damaged(path, f"its rows can't have seen {length} tokens, and {longest} at most")
     stream._own_state.replace(arrays)
-    stream.position = int(arrays["length"].max())
+    stream._count_from(length, longest)
 
 
 def read_stream_file(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
@@ -145,13 +148,17 @@ def _read_metadata(file: BinaryIO, path: Path) -> dict[str, str]:
     return cast(dict[str, str], metadata)
 
 
+def _types(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {name: (str(array.dtype), array.shape) for name, array in sorted(arrays.items())}
+
+
 def _damaged(path: str | os.PathLike[str], how: str) -> ValueError:
     return ValueError(f"{os.fspath(path)} is damaged: {how}. Save the stream again.")
 
 
 def _digest(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> str:
     """Return the SHA-256 of the metadata, apart from the digest itself, and of the tensors."""
-    described = {name: (str(array.dtype), array.shape) for name, array in sorted(arrays.items())}
+    described = _types(arrays)
     said = {key: value for key, value in sorted(metadata.items()) if key != "digest"}
     total = sha256(json.dumps([said, described]).encode())
     for name in described:

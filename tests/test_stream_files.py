@@ -14,7 +14,7 @@ from test_stream import CONFIG, decoder_for, fresh, prompt
 
 import pytensor_rope
 from pytensor_rope import Decoder, SinkCache, Stream
-from pytensor_rope.stream_files import read_stream_file, weights_digest
+from pytensor_rope.stream_files import _digest, read_stream_file, weights_digest
 from pytensor_rope.whole_files import write_whole
 
 PACKAGE_ROOT = Path(pytensor_rope.__file__).parents[1]
@@ -94,9 +94,10 @@ def test_the_file_is_safetensors_with_the_state_as_it_is(tmp_path):
     fill(stream)
     lengths = np.array([3, 2_000_000_000], "int32")
     stream._own_state.replace(stream._own_state.arrays() | {"length": lengths})
+    stream.position = 2_000_000_000
     stream.save(tmp_path / "a")
     tensors = safetensors.numpy.load_file(tmp_path / "a")
-    assert set(tensors) == {"keys.0", "keys.1", "values.0", "values.1", "length"}
+    assert set(tensors) == {"keys.0", "keys.1", "values.0", "values.1", "length", "longest"}
     assert tensors["keys.1"].shape == (2, 1, 5, 4)
     other = small_stream(sinks=2, batch=2)
     other.load(tmp_path / "a")
@@ -190,6 +191,23 @@ def test_a_foreign_file_is_refused(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(ValueError, match="is no stream that save wrote"):
         small_stream().load(tmp_path / "a")
+
+
+def test_what_a_stream_can_not_be_in_is_refused(tmp_path):
+    path, stream = saved(tmp_path), small_stream()
+    metadata, arrays = read_stream_file(path)
+    for wrong in (
+        {"length": np.array([-1], "int32")},
+        {"length": np.array([10], "int32")},
+        {"length": np.array([9], "int64")},
+        {"keys.2": arrays["keys.1"]},
+        {"keys.1": arrays["keys.1"][:, :, :3]},
+    ):
+        changed = arrays | wrong
+        digest = {"digest": _digest(metadata, changed)}
+        path.write_bytes(safetensors.numpy.save(changed, metadata | digest))
+        with pytest.raises(ValueError, match=r"stream\.safetensors is damaged: its (rows|tensors)"):
+            stream.load(path)
 
 
 def test_a_newer_format_is_refused(tmp_path):
