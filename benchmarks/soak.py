@@ -46,10 +46,11 @@ class Soak:
     error: float
     spread: float
     finite: bool
+    sinks_kept: bool
 
     @property
     def passed(self) -> bool:
-        return self.finite and self.error < TOLERANCE * self.spread
+        return self.finite and self.sinks_kept and self.error < TOLERANCE * self.spread
 
     def __str__(self) -> str:
         cells = (
@@ -94,7 +95,7 @@ def measure(backend: str, steps: int) -> Soak:
             error = max(error, float(np.abs(logits - expected(checker, ids, i)).max()))
             spread = max(spread, float(np.abs(logits).max()))
         if i + 1 == WARM_UP + TIMED:  # the checker has been compiled by now
-            start_memory = resident_memory()
+            start_memory, sinks = resident_memory(), sink_keys(stream)
     return Soak(
         first=median(times[WARM_UP + 1 : WARM_UP + 1 + TIMED]),
         last=median(times[-TIMED - 1 : -1]),
@@ -102,6 +103,7 @@ def measure(backend: str, steps: int) -> Soak:
         error=error,
         spread=spread,
         finite=finite,
+        sinks_kept=bool((sink_keys(stream) == sinks).all()),
     )
 
 
@@ -118,6 +120,10 @@ def expected(checker: rope.Stream, ids: np.ndarray, i: int) -> np.ndarray:
     """Return the logits after token ``i``, from the tokens that are still seen alone."""
     checker.reset()
     return checker.prefill(np.concatenate([ids[:SINKS], ids[i - WINDOW + 1 : i + 1]]))
+
+
+def sink_keys(stream: rope.Stream) -> np.ndarray:
+    return np.array(stream._own_state.arrays()["keys.0"][:, :, :SINKS])
 
 
 def resident_memory() -> int:

@@ -195,8 +195,8 @@ class Stream:
         Read a prompt after what was read before, and write on from it.
 
         A token is read when the next one is asked for, so the last one written is not in the cache yet:
-        to go on from there, begin the next prompt with it. Don't read anything else into the stream, or
-        reset it, while its text is still being taken.
+        to go on from there, begin the next prompt with it. Don't read anything else into the stream, load
+        or reset it while its text is still being taken; saving and forking it does no harm.
 
         Parameters
         ----------

@@ -17,7 +17,7 @@ MODULES = (
     *("attention", "backends", "base", "cache", "config", "decoder", "frequencies", "model", "norm"),
     *("rotary", "sampling", "stream", "tokenizer", "checkpoints"),
 )
-PAGES = ("README.md", "docs/getting_started.md", "docs/concepts.md", "docs/backends.md")
+PAGES = ("README.md", "docs/getting_started.md", "docs/concepts.md", "docs/streams.md", "docs/backends.md")
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -27,9 +27,10 @@ def test_docstring_examples(name):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_code_blocks(page, capsys):
+def test_code_blocks(page, capsys, tmp_path, monkeypatch):
     """Run a page's Python blocks one after the other, the model's on the backend that compiles fastest."""
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)  # some write files
     names = {}
     for block in blocks:
         block = block.replace('compile("numba"', 'compile("jax"').replace("max_tokens=200", "max_tokens=5")

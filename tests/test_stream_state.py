@@ -44,6 +44,19 @@ def test_a_fork_compiles_nothing_and_outlives_the_stream(backend):
     np.testing.assert_allclose(fork.prefill(prompt()[20:])[0], reference_logits(2)[-1], atol=1e-4, rtol=0)
 
 
+def test_a_file_loaded_into_a_fork_is_the_fork_s_alone(backend, tmp_path):
+    stream = fresh(backend)
+    stream.prefill(prompt(seed=1))
+    stream.save(tmp_path / "a")
+    want = stream.step(5)
+    stream.reset()
+    stream.prefill(prompt()[:20])
+    fork = stream.fork()
+    fork.load(tmp_path / "a")
+    np.testing.assert_allclose(stream.prefill(prompt()[20:])[0], reference_logits(2)[-1], atol=1e-4, rtol=0)
+    np.testing.assert_array_equal(fork.step(5), want)
+
+
 def test_forks_in_threads_take_turns(backend):
     stream = fresh(backend)
     stream.prefill(prompt()[:20])
