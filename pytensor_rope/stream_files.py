@@ -233,7 +233,8 @@ def _plain(value: Any) -> Any:
 
 
 def _check_layout(saved: dict[str, Any], own: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    differences = _differences(_settings(saved), _settings(own))
+    alike = _layers_are_alike(saved) and _layers_are_alike(own)
+    differences = _differences(_settings(saved, alike), _settings(own, alike))
     if differences:
         raise ValueError(
             f"{os.fspath(path)} was saved by a stream of another layout: {differences}. Load it into a "
@@ -252,12 +253,16 @@ def _check_model(saved: dict[str, Any], own: dict[str, Any], path: str | os.Path
         )
 
 
-def _settings(layout: dict[str, Any]) -> dict[str, Any]:
-    """Return a layout's settings by name; those of the layers once, if all have the same."""
+def _layers_are_alike(layout: dict[str, Any]) -> bool:
+    return all(layer == layout["layers"][0] for layer in layout["layers"])
+
+
+def _settings(layout: dict[str, Any], alike: bool) -> dict[str, Any]:
+    """Return a layout's settings by name, each layer's own unless they are ``alike``."""
     settings = {name: value for name, value in layout.items() if name != "layers"}
     layers: list[dict[str, Any]] = layout["layers"]
     settings["n_layer"] = len(layers)
-    if all(layer == layers[0] for layer in layers):
+    if alike:
         return settings | layers[0]
     return settings | {
         f"layers[{i}].{name}": value for i, layer in enumerate(layers) for name, value in layer.items()

@@ -130,6 +130,18 @@ def test_another_layout_or_model_is_refused_and_changes_nothing(tmp_path, settin
     assert stream.position == 5
 
 
+def test_layers_of_different_layouts_are_told_apart(tmp_path):
+    path, stream = saved(tmp_path), small_stream()
+    stream.cache = (SinkCache(1, 3), SinkCache(1, 2, headroom=1))
+    message = (
+        r"layout: layers\[1\]\.window is 3 there and 2 here, layers\[1\]\.headroom is 0 there and 1 here\."
+    )
+    with pytest.raises(ValueError, match=message):
+        stream.load(path)
+    stream.save(path)
+    stream.load(path)
+
+
 def test_a_single_changed_weight_is_another_model(tmp_path):
     path, stream = saved(tmp_path), small_stream()
     weight = stream.decoder.parameters["layers.1.down"]
