@@ -12,6 +12,7 @@ from pytensor.tensor import TensorLike
 from pytensor_rope.attention import sink_attention
 from pytensor_rope.base import FLOAT_DTYPES, Tensor, axis_indices, float_tensor, pinned
 from pytensor_rope.checks import finite_number, whole_number
+from pytensor_rope.frequencies import FrequencyScheme
 from pytensor_rope.packing import Packing, take_tokens
 from pytensor_rope.rotary import RotaryEmbedding
 
@@ -363,6 +364,21 @@ class SinkCache:
             key=turned(positions - start, "keys"),
             cached=turned(pt.where(is_sink, held, held - start), "keys"),
         )
+
+    def readable_at_once(self, scheme: FrequencyScheme, length: int) -> int | None:
+        """
+        Return how many tokens can be read as one chunk after ``length``, as if they were read one by one.
+
+        None is any number. A chunk is read by the frequencies of its last token, so that those of a scheme
+        which follows the length must be the same for all.
+        """
+        shown = length + 1
+        if self.positions == "cache":
+            shown = min(shown, self.sinks + self.window)
+        last = scheme.same_until(shown)
+        if last is None or (self.positions == "cache" and last >= self.sinks + self.window):
+            return None
+        return last - length
 
     def chunk_positions(self, length: Tensor, like: Tensor, count: Tensor | None = None) -> Tensor:
         """

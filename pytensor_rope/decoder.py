@@ -39,7 +39,8 @@ class DecoderLayer(LayerOp):
     of the queries' angles, of those that queries see the sinks from and of the keys', ``(batch, 1, seq,
     rotary_dim // 2)``, the positions ``(batch, seq)``, and with a cache its keys, rotated, its values and its
     slot positions. Outputs are the new hidden states and the chunk's keys and values, to be put into the
-    cache: the keys rotated where ``turns_keys_for_good``.
+    cache, in its dtype: the keys rotated where ``turns_keys_for_good``. They are attended to as the cache
+    keeps them, so that it makes no difference which tokens of a text are read as one chunk.
     """
 
     __props__ = (
@@ -76,14 +77,16 @@ class DecoderLayer(LayerOp):
         q = _split_heads(_project(h, weights["query"]), self.n_head)
         k = _split_heads(_project(h, weights["key"]), self.n_kv_head)
         v = _split_heads(_project(h, weights["value"]), self.n_kv_head)
-        turned = self._rotate(k, *key)
+        dtype = cache[0].dtype if cache else x.dtype
+        k, turned, v = (rows.astype(dtype) for rows in (k, self._rotate(k, *key), v))
         attended = sink_attention(
             self._rotate(q, *query),
             self._rotate(q, *sink_query),
-            turned,
-            v,
+            turned.astype(x.dtype),
+            v.astype(x.dtype),
             positions,
-            *cache,
+            *(rows.astype(x.dtype) for rows in cache[:2]),
+            *cache[2:],
             sinks=self.sinks,
             window=self.window,
             scale=self.scale,
@@ -246,11 +249,37 @@ class Decoder(Layer):
             )
         return caches
 
-    def initial_state(self, cache: SinkCache | Sequence[SinkCache], batch: int) -> DecoderState:
-        """Return the empty state of ``cache``, one for all layers or one for each, for ``batch`` rows."""
+    def initial_state(
+        self, cache: SinkCache | Sequence[SinkCache], batch: int, dtype: str | None = None
+    ) -> DecoderState:
+        """
+        Return the empty state of a cache.
+
+        Parameters
+        ----------
+        cache : SinkCache or sequence of SinkCache
+            The cache's layout, one for all layers or one for each.
+        batch : int
+            Number of rows.
+        dtype : str, optional
+            dtype of keys and values: the weights', or a narrower float to save memory. Attention is
+            computed as without it. Default is the weights'.
+
+        Returns
+        -------
+        DecoderState
+            NumPy arrays.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If ``batch`` is no positive integer, ``dtype`` no float or wider than the weights', or there is
+            not a cache for each layer.
+        """
         config = self.config
+        dtype = check_cache_dtype(dtype, self.dtype)
         states = [
-            of_layer.initial_state(batch, config.n_kv_head, config.head_dim, self.dtype)
+            of_layer.initial_state(batch, config.n_kv_head, config.head_dim, dtype)
             for of_layer in self.layer_caches(cache)
         ]
         return DecoderState(
@@ -342,11 +371,11 @@ class Decoder(Layer):
                 f"The state has keys of {len(state.keys)} and values of {len(state.values)} layers, but "
                 f"{self.name} has {n_layer}: make it with initial_state."
             )
+        dtype = check_cache_dtype(state.keys[0].dtype, self.dtype)
         for rows, cache in zip((*state.keys, *state.values), (*caches, *caches), strict=True):
-            if rows.dtype != self.dtype or rows.type.shape[2] not in (None, cache.capacity):
+            if rows.dtype != dtype or rows.type.shape[2] not in (None, cache.capacity):
                 raise ValueError(
-                    f"The state must hold {self.dtype} in {cache.capacity} slots for {cache!r}; got "
-                    f"{rows.type}."
+                    f"The state must hold {dtype} in {cache.capacity} slots for {cache!r}; got {rows.type}."
                 )
 
     def embed(self, token_ids: Tensor) -> Tensor:
@@ -383,6 +412,19 @@ class Decoder(Layer):
 
     def _layer_weights(self, i: int) -> list[TensorSharedVariable]:
         return [self.parameters[f"layers.{i}.{name}"] for name in LAYER_WEIGHTS]
+
+
+def check_cache_dtype(dtype: object, weights_dtype: str) -> str:
+    """Return the dtype of keys and values, refusing what is no float or wider than the weights'."""
+    if dtype is None:
+        return weights_dtype
+    narrow_enough = FLOAT_DTYPES[: FLOAT_DTYPES.index(weights_dtype) + 1]
+    if dtype not in narrow_enough:
+        raise ValueError(
+            f"The cache's dtype must be one of {', '.join(narrow_enough)} for a decoder in {weights_dtype}; "
+            f"got {dtype!r}."
+        )
+    return str(dtype)
 
 
 def weight_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:

@@ -100,6 +100,11 @@ class FrequencyScheme(ABC):
         whole_number("length", length, least=1)
         return self
 
+    def same_until(self, length: int) -> int | None:
+        """Return the greatest length with the frequencies of ``length``, None where there is none."""
+        whole_number("length", length, least=1)
+        return None
+
     def axes(self, rotary_dim: int) -> tuple[int, ...]:
         """Return which position axis turns each pair of dimensions."""
         return (0,) * (rotary_dim // 2)
@@ -277,6 +282,10 @@ class DynamicNTK(FrequencyScheme):
         if length <= original:
             return Default()
         return NTK(factor=self.factor * length / original - (self.factor - 1))
+
+    @override
+    def same_until(self, length: int) -> int | None:
+        return max(whole_number("length", length, least=1), self.original_max_position_embeddings)
 
     def _frequencies(self, d: int, log_base: Decimal) -> list[Decimal]:
         raise NotImplementedError("taken at a length")
@@ -588,6 +597,11 @@ class LongRoPE(FrequencyScheme):
         length = whole_number("length", length, least=1)
         factors = self.long_factor if length > self.original_max_position_embeddings else self.short_factor
         return FrequencyFactors(factors=factors, attention_factor=self.attention_scaling)
+
+    @override
+    def same_until(self, length: int) -> int | None:
+        original = self.original_max_position_embeddings
+        return None if whole_number("length", length, least=1) > original else original
 
     def _frequencies(self, d: int, log_base: Decimal) -> list[Decimal]:
         raise NotImplementedError("taken at a length")

@@ -91,6 +91,7 @@ class Model:
         headroom: int = 0,
         positions: str = "cache",
         batch: int = 1,
+        cache_dtype: str | None = None,
     ) -> Stream:
         """
         Return a stream over a sink cache.
@@ -103,6 +104,9 @@ class Model:
             The cache, as :class:`SinkCache` takes it. Default is 4 sinks and a window of 1020.
         batch : int, optional
             Number of rows to stream side by side. Default is 1.
+        cache_dtype : str, optional
+            dtype that keys and values are kept in: "float16", for half the memory, or "float32". Numba
+            has no float16. Default is "float32", as the weights.
 
         Returns
         -------
@@ -115,10 +119,12 @@ class Model:
             If ``backend`` is unknown or the cache is refused.
         ImportError
             If the backend isn't installed.
+        NotImplementedError
+            If ``cache_dtype`` is float16 on Numba.
         """
         backend = check_backend(backend)
         cache = SinkCache(sinks, window, headroom, positions)
-        return Stream(self._decoder(backend), cache, backend=backend, batch=batch)
+        return Stream(self._decoder(backend), cache, backend=backend, batch=batch, dtype=cache_dtype)
 
     def _decoder(self, backend: str) -> Decoder:
         """Return the decoder whose weights live on ``backend``: C's and Numba's are the same."""

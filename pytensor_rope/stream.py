@@ -1,21 +1,23 @@
 """A decoder compiled for one backend, which reads and writes tokens without end in constant memory."""
 
+import copy
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pytensor.tensor as pt
-from pytensor.compile.sharedvalue import shared
 
 from pytensor_rope.backends import CompiledFunction, check_backend, function
 from pytensor_rope.cache import SinkCache
 from pytensor_rope.checks import whole_number
-from pytensor_rope.decoder import Decoder, DecoderState
+from pytensor_rope.decoder import Decoder, DecoderState, check_cache_dtype
 from pytensor_rope.prompts import Prompts, check_prompts, check_rows_of_ids
-from pytensor_rope.rows import RowCounter, check_active, check_rows
+from pytensor_rope.rows import MOST_TOKENS, RowCounter, check_active, check_rows
 from pytensor_rope.sampling import Sampler
+from pytensor_rope.stream_files import load_stream, save_stream
+from pytensor_rope.stream_state import StreamState, compiled_once
 
 # Tokens read at once, at most. MLX multiplies matrices slowly on a CPU, so padding would cost there.
 _CHUNK = {"c": 64, "numba": 64, "jax": 64, "mlx": 16}
@@ -39,10 +41,13 @@ class Stream:
         Where to compute.
     batch : int, optional
         Number of rows to stream side by side. Default is 1.
+    dtype : str, optional
+        dtype that keys and values are kept in: the decoder's, or a narrower float to save memory, such as
+        "float16" for a decoder in float32. Attention is computed in the decoder's. Default is the decoder's.
 
     Attributes
     ----------
-    decoder, cache, backend
+    decoder, cache, backend, dtype
         As given.
     batch : int
         Number of rows.
@@ -56,9 +61,12 @@ class Stream:
     Raises
     ------
     ValueError, TypeError
-        If ``backend`` is unknown, ``batch`` not a positive integer, or ``cache`` not one for each layer.
+        If ``backend`` is unknown, ``batch`` not a positive integer, ``cache`` not one for each layer, or
+        ``dtype`` no float or wider than the decoder's.
     ImportError
         If the backend isn't installed.
+    NotImplementedError
+        If ``dtype`` is float16 on Numba, which has no such arrays.
 
     Examples
     --------
@@ -96,12 +104,18 @@ class Stream:
         *,
         backend: str,
         batch: int = 1,
+        dtype: str | None = None,
     ) -> None:
         self.decoder = decoder
         self.cache = cache if isinstance(cache, SinkCache) else tuple(cache)
         self.backend = check_backend(backend)
         self.batch = whole_number("batch", batch, least=1)
-        self._state = _shared_state(decoder.initial_state(self.cache, batch))
+        self.dtype = check_cache_dtype(dtype, decoder.dtype)
+        if self.backend == "numba" and self.dtype == "float16":
+            raise NotImplementedError(
+                "Numba has no float16 arrays. Keep the cache in float32, or choose the c, jax or mlx backend."
+            )
+        self._own_state = StreamState(decoder.initial_state(self.cache, batch, self.dtype))
         self._rows = RowCounter(batch)
 
     @property
@@ -119,9 +133,14 @@ class Stream:
         """Bytes of keys and values, the same as long as the batch is."""
         config = self.decoder.config
         return sum(
-            cache.nbytes(self.batch, config.n_kv_head, config.head_dim, self.decoder.dtype)
+            cache.nbytes(self.batch, config.n_kv_head, config.head_dim, self.dtype)
             for cache in self.decoder.layer_caches(self.cache)
         )
+
+    @property
+    def _state(self) -> DecoderState:
+        """The shared variables of the compiled functions, holding this stream's arrays."""
+        return self._own_state.variables()
 
     def reset(self, rows: int | Sequence[int] | None = None) -> None:
         """
@@ -294,8 +313,8 @@ class Stream:
         Read a prompt after what was read before, and write on from it.
 
         A token is read when the next one is asked for, so the last one written is not in the cache yet:
-        to go on from there, begin the next prompt with it. Don't read anything else into the stream, or
-        reset it, while its text is still being taken.
+        to go on from there, begin the next prompt with it. Don't read anything else into the stream, load
+        or reset it while its text is still being taken; saving and forking it does no harm.
 
         Parameters
         ----------
@@ -375,6 +394,119 @@ class Stream:
                 progress(read)
         return losses
 
+    def fork(self) -> Self:
+        """
+        Return a second stream that has read what this one has; either goes on without disturbing the other.
+
+        Its cache is a copy; weights and compiled functions are shared, so that a fork costs a copy of
+        ``nbytes`` bytes and no compilation. Streams that share functions may be used from several threads,
+        one call at a time.
+
+        Returns
+        -------
+        Stream
+            With the same decoder, cache layout, backend and batch.
+
+        Examples
+        --------
+        Two answers to one long prompt, which is read once:
+
+        >>> from pytensor_rope import Decoder, DecoderConfig, SinkCache, Stream
+        >>> config = DecoderConfig(
+        ...     vocab_size=256,
+        ...     hidden_size=32,
+        ...     intermediate_size=64,
+        ...     n_layer=2,
+        ...     n_head=4,
+        ...     n_kv_head=2,
+        ...     head_dim=8,
+        ...     context_length=128,
+        ... )
+        >>> stream = Stream(Decoder(config=config, seed=0), SinkCache(sinks=4, window=12), backend="jax")
+        >>> logits = stream.prefill([1, 2, 3])
+        >>> other = stream.fork()
+        >>> logits = other.step(4)
+        >>> stream.position, other.position
+        (3, 4)
+        """
+        twin = copy.copy(self)
+        twin._own_state, twin._rows = self._own_state.fork(), copy.deepcopy(self._rows)
+        return twin
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """
+        Write the stream's cache and position to a file, from which :meth:`load` goes on exactly.
+
+        The file is in the safetensors format and says which model and cache layout it belongs to. It is
+        replaced in one step: whatever happens, ``path`` holds the old file or the new one, whole. A save
+        that is killed may leave a file named ``.{name}.*.partial`` beside it, which the next save to the
+        same path removes.
+
+        Saving changes nothing, also in the middle of a text. There, the token that :meth:`generate` gave
+        last has not been read yet: keep it, and begin the prompt with it after loading. What a sampler
+        would draw next is not part of the stream.
+
+        Parameters
+        ----------
+        path : str or path
+            The file to write; its folder must exist.
+
+        Raises
+        ------
+        ImportError
+            If safetensors isn't installed, naming the extra.
+        OSError
+            If the file can't be written.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from pytensor_rope import Decoder, DecoderConfig, SinkCache, Stream
+        >>> config = DecoderConfig(
+        ...     vocab_size=256,
+        ...     hidden_size=32,
+        ...     intermediate_size=64,
+        ...     n_layer=2,
+        ...     n_head=4,
+        ...     n_kv_head=2,
+        ...     head_dim=8,
+        ...     context_length=128,
+        ... )
+        >>> stream = Stream(Decoder(config=config, seed=0), SinkCache(sinks=4, window=12), backend="jax")
+        >>> written = list(stream.generate([1, 2, 3], max_tokens=20))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     stream.save(f"{folder}/text.safetensors")
+        ...     more = list(stream.generate(written[-1:], max_tokens=20))
+        ...     stream.load(f"{folder}/text.safetensors")
+        ...     again = list(stream.generate(written[-1:], max_tokens=20))
+        >>> again == more
+        True
+        """
+        save_stream(self, path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """
+        Go on from a file that :meth:`save` wrote, on this backend or another.
+
+        What was read before is forgotten. After an error the stream is as it was.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Raises
+        ------
+        ValueError
+            If the file is of another model, cache layout, batch or dtype, naming what differs; written by
+            a newer version; damaged; or no such file at all.
+        ImportError
+            If safetensors isn't installed, naming the extra.
+        OSError
+            If the file can't be read.
+        """
+        load_stream(self, path)
+
     def _generate(
         self, ids: npt.NDArray[np.int32], max_tokens: int | None, sampler: Sampler, stop: frozenset[int]
     ) -> Iterator[int]:
@@ -394,15 +526,32 @@ class Stream:
 
         Yield each chunk's hidden states, and the number of tokens each row has read in it.
         """
-        chunk = _CHUNK[self.backend]
-        for start in range(0, ids.shape[1], chunk):
-            part = ids[:, start : start + chunk]
+        start = 0
+        while start < ids.shape[1]:
+            left = np.maximum(counts - start, 0)
+            size = min(_CHUNK[self.backend], self._readable_at_once(left))
+            read = np.minimum(left, size).astype("int32")
+            # Frequencies that change with every token make chunks of one.
+            chunk, read_chunk = (
+                (1, self._read_token) if size == 1 else (_CHUNK[self.backend], self._read_chunk)
+            )
+            part = ids[:, start : start + size]
             padded = np.zeros((self.batch, chunk), "int32")
             padded[:, : part.shape[1]] = part
-            read = np.clip(counts - start, 0, chunk).astype("int32")
-            hidden = self._read_chunk(padded, read)
+            hidden = read_chunk(padded, read)
             self._rows.advance(read)
             yield hidden, read
+            start += size
+
+    def _readable_at_once(self, left: npt.NDArray[np.int32]) -> int:
+        """Return how many tokens a row can read as one chunk, as if it read them one by one."""
+        scheme = self.decoder.rotary.scaling
+        bounds = [
+            cache.readable_at_once(scheme, int(length))
+            for cache in set(self.decoder.layer_caches(self.cache))
+            for length in self._rows.lengths[left > 0]
+        ]
+        return min((bound for bound in bounds if bound is not None), default=MOST_TOKENS)
 
     def _read_one(self, ids: npt.NDArray[np.int32], active: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
         """Read one token in each active row; return the logits."""
@@ -417,7 +566,7 @@ class Stream:
     def _rebatch(self, change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> None:
         """Put other rows into the state, and have its functions compiled again."""
         old = self._state
-        self._state = _shared_state(
+        self._own_state = StreamState(
             DecoderState(
                 keys=[change(np.asarray(keys.get_value(borrow=True))) for keys in old.keys],
                 values=[change(np.asarray(values.get_value(borrow=True))) for values in old.values],
@@ -425,10 +574,8 @@ class Stream:
             )
         )
         self.batch = len(self._rows.lengths)
-        for compiled in ("_step", "_read_chunk"):
-            self.__dict__.pop(compiled, None)
 
-    @cached_property
+    @compiled_once
     def _step(self) -> CompiledFunction:
         inputs = [pt.tensor("token_ids", shape=(self.batch, 1), dtype="int32")]
         if self.batch > 1:
@@ -437,14 +584,22 @@ class Stream:
         logits = self.decoder.logits(hidden[:, 0])
         return function(inputs, logits, backend=self.backend, updates=self._updates(new_state))
 
-    @cached_property
+    @compiled_once
     def _read_chunk(self) -> CompiledFunction:
-        ids = pt.tensor("token_ids", shape=(self.batch, _CHUNK[self.backend]), dtype="int32")
+        return self._reader(_CHUNK[self.backend])
+
+    @compiled_once
+    def _read_token(self) -> CompiledFunction:
+        return self._reader(1)
+
+    def _reader(self, chunk: int) -> CompiledFunction:
+        """Return a function of ``chunk`` token ids a row, and how many of them are real, to hidden states."""
+        ids = pt.tensor("token_ids", shape=(self.batch, chunk), dtype="int32")
         count = pt.tensor("count", shape=(self.batch,), dtype="int32")
         hidden, new_state = self.decoder.attend(ids, self._state, self.cache, count)
         return function([ids, count], hidden, backend=self.backend, updates=self._updates(new_state))
 
-    @cached_property
+    @compiled_once
     def _head(self) -> CompiledFunction:
         hidden = pt.tensor("hidden", shape=(None, self.decoder.config.hidden_size), dtype=self.decoder.dtype)
         return function([hidden], self.decoder.logits(hidden), backend=self.backend)
@@ -467,17 +622,6 @@ class Stream:
                 f"stop must hold token ids below {self.decoder.config.vocab_size}; got {max(ids)}."
             )
         return ids
-
-
-def _shared_state(state: DecoderState) -> DecoderState:
-    def share(name: str, value: npt.NDArray[Any]) -> Any:
-        return shared(value, name, borrow=True, shape=value.shape)
-
-    return DecoderState(
-        keys=[share(f"keys.{i}", value) for i, value in enumerate(state.keys)],
-        values=[share(f"values.{i}", value) for i, value in enumerate(state.values)],
-        length=share("length", state.length),
-    )
 
 
 def _rows_or_nan(logits: npt.NDArray[Any], active: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:

@@ -11,6 +11,7 @@ FLOAT16_BACKENDS = ("c", "jax", "mlx")
 SUBSETS = {
     "float16_backend": FLOAT16_BACKENDS,
     "scan_backend": ("c", "numba"),  # JAX scans a fixed number of steps only, MLX not at all.
+    "scanning_backend": ("c", "numba", "jax"),  # JAX scans where the number of steps is fixed.
     "tracing_backend": ("jax", "mlx"),  # Those whose arrays may differ in dtype from their types.
 }
 DTYPES = ("float16", "float32", "float64")

@@ -128,9 +128,9 @@ def _check_whole_model(metadata: Metadata) -> None:
 def _check_tensors(expected: Iterable[Weight], shapes: dict[str, tuple[int, ...]]) -> list[Weight]:
     weights = []
     surplus = set(shapes)
-    for names in _ROPE_FACTORS:
-        if surplus.issuperset(names):
-            surplus.difference_update(names)
+    for read in _ROPE_FACTORS:
+        if surplus.issuperset(read):
+            surplus.difference_update(read)
     # Stops at the first that is missing: a damaged file may promise billions of layers.
     for weight in expected:
         if weight.source not in shapes:

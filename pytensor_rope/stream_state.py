@@ -1,0 +1,122 @@
+"""The keys and values of streams that share compiled functions, and with them the shared variables."""
+
+from collections.abc import Callable
+from functools import partial
+from threading import RLock
+from typing import Any, Self
+
+import numpy as np
+from pytensor.compile.sharedvalue import shared
+
+from pytensor_rope.decoder import DecoderState
+
+
+class StreamState:
+    """
+    One stream's state, in shared variables that the streams forked from it use too.
+
+    A compiled function reads and writes the shared variables it was built with. So those who share a
+    function take turns: whoever calls puts its arrays into the variables, and takes out those of the one
+    before. Arrays are passed by reference and never copied, on every backend; what is in place or donated
+    is always an array of the stream that calls.
+
+    Parameters
+    ----------
+    state : DecoderState
+        The state to start from, as NumPy arrays. They are taken over.
+
+    Attributes
+    ----------
+    functions : dict
+        What has been compiled for these variables, by name.
+    """
+
+    def __init__(self, state: DecoderState) -> None:
+        self._variables = DecoderState(
+            keys=[_share(f"keys.{i}", value) for i, value in enumerate(state.keys)],
+            values=[_share(f"values.{i}", value) for i, value in enumerate(state.values)],
+            length=_share("length", state.length),
+        )
+        self._turn = _Turn(self)
+        self._parked: list[Any] = []
+        self.functions: dict[str, Callable[..., Any]] = {}
+
+    def fork(self) -> Self:
+        """Return a copy of the state that takes turns with this one."""
+        with self._turn.lock:
+            copies = [np.array(array) for array in self.arrays().values()]
+            twin = object.__new__(type(self))
+            twin._variables, twin._turn, twin._parked = self._variables, self._turn, copies
+            twin.functions = self.functions
+            return twin
+
+    def variables(self) -> DecoderState:
+        """Return the shared variables, holding this stream's arrays until another stream is used."""
+        with self._turn.lock:
+            self._take_turn()
+            return self._variables
+
+    def call(self, name: str, *args: Any) -> Any:
+        """Call a compiled function on this stream's arrays."""
+        with self._turn.lock:
+            self._take_turn()
+            return self.functions[name](*args)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays by name, as NumPy arrays; they may be views of what is yet written to."""
+        with self._turn.lock:
+            self._take_turn()
+            return {variable.name: np.asarray(variable.get_value(borrow=True)) for variable in self._all()}
+
+    def replace(self, arrays: dict[str, np.ndarray]) -> None:
+        """Take over other arrays of the same names, shapes and dtypes."""
+        with self._turn.lock:
+            self._take_turn()
+            for variable in self._all():
+                variable.set_value(arrays[variable.name], borrow=True)
+
+    def _all(self) -> list[Any]:
+        state = self._variables
+        return [*state.keys, *state.values, state.length]
+
+    def _take_turn(self) -> None:
+        holder = self._turn.holder
+        if holder is self:
+            return
+        # The storage itself: a value that lives on a device stays there.
+        storages = [variable.container.storage for variable in self._all()]
+        holder._parked = [storage[0] for storage in storages]
+        for storage, array in zip(storages, self._parked, strict=True):
+            storage[0] = array
+        self._parked = []
+        self._turn.holder = self
+
+
+class compiled_once:
+    """
+    Turn a method that compiles a function into the function, called on the stream's own state.
+
+    It is compiled when it is first needed, once for a stream and all its forks.
+    """
+
+    def __init__(self, compile_function: Callable[[Any], Callable[..., Any]]) -> None:
+        self._compile_function = compile_function
+        self._name = compile_function.__name__
+
+    def __get__(self, stream: Any, owner: type | None = None) -> Callable[..., Any]:
+        state: StreamState = stream._own_state
+        if self._name not in state.functions:
+            state.functions[self._name] = self._compile_function(stream)
+        return partial(state.call, self._name)
+
+
+class _Turn:
+    """Whose arrays are in the variables, and the lock that lets one thread at a time change that."""
+
+    def __init__(self, holder: StreamState) -> None:
+        self.holder = holder
+        self.lock = RLock()
+
+
+def _share(name: str, value: np.ndarray) -> Any:
+    return shared(value, name, borrow=True, shape=value.shape)
