@@ -532,13 +532,11 @@ class Stream:
             size = min(_CHUNK[self.backend], self._readable_at_once(left))
             read = np.minimum(left, size).astype("int32")
             # Frequencies that change with every token make chunks of one.
-            chunk, read_chunk = (
-                (1, self._read_token) if size == 1 else (_CHUNK[self.backend], self._read_chunk)
-            )
+            chunk = 1 if size == 1 else _CHUNK[self.backend]
             part = ids[:, start : start + size]
             padded = np.zeros((self.batch, chunk), "int32")
             padded[:, : part.shape[1]] = part
-            hidden = read_chunk(padded, read)
+            hidden = self._read_token(padded, read) if chunk == 1 else self._read_chunk(padded, read)
             self._rows.advance(read)
             yield hidden, read
             start += size

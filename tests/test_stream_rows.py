@@ -182,7 +182,9 @@ def test_layers_that_share_a_geometry_share_an_op_and_its_angles():
     decoder = decoder_for("reference")
     count = {}
     for caches in ([SinkCache(2, 4)] * 2, [SinkCache(2, 4), SinkCache(2, 5)]):
-        compiled = Stream(decoder, caches, backend="jax")._step.compiled
+        stream = Stream(decoder, caches, backend="jax")
+        assert callable(stream._step)
+        compiled = stream._own_state.functions["_step"].compiled
         nodes = [node.op for node in compiled.maker.fgraph.apply_nodes]
         layers = {op for op in nodes if type(op).__name__ == "DecoderLayer"}
         angles = [op for op in nodes if type(op).__name__ == "Angles"]
