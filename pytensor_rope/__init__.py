@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pytensor_rope import frequencies
     from pytensor_rope.backends import function
     from pytensor_rope.base import Layer, VariadicLayer
-    from pytensor_rope.cache import SinkCache, SinkCacheState
+    from pytensor_rope.cache import SinkCache, SinkCacheState, remap_positions
     from pytensor_rope.checkpoints import CheckpointError
     from pytensor_rope.checkpoints.rope import RotaryFrequencies, frequencies_from_config
     from pytensor_rope.config import DecoderConfig
@@ -42,6 +42,7 @@ _HOMES = {
     "function": "backends",
     "inverse_frequencies": "frequencies",
     "load_model": "model",
+    "remap_positions": "cache",
     "rms_norm": "norm",
     "rotary_embedding": "rotary",
 }
@@ -65,6 +66,7 @@ __all__ = [
     "function",
     "inverse_frequencies",
     "load_model",
+    "remap_positions",
     "rms_norm",
     "rotary_embedding",
 ]

@@ -71,11 +71,13 @@ class SinkCache:
     :class:`~pytensor_rope.frequencies.LongRoPE`), and where keys also decay with their position
     (:class:`~pytensor_rope.frequencies.XPos`), the cache keeps keys as they were and rotates them when it
     reads, by the frequencies of the length it shows: all of it up to :math:`S + W` tokens, and with
-    ``positions="absolute"`` all tokens seen. A chunk is read at one length, after its last token.
+    ``positions="absolute"`` all tokens seen.
 
     Position :math:`p < S` is kept in slot p, later ones in slot :math:`S + (p - S) \bmod R` of a ring of
     :math:`R = W + \text{headroom}`. A chunk of any length attends to the cache as it was before the chunk
-    and to itself, and is written afterwards, so any chunking gives what one token at a time gives.
+    and to itself, and is written afterwards, so any chunking gives what one token at a time gives. The one
+    exception is a chunk within which the frequencies change: all of it is read by those of its last token
+    (:meth:`readable_at_once` says how long it may be; a :class:`~pytensor_rope.Stream` heeds it).
 
     Parameters
     ----------

@@ -439,8 +439,8 @@ class Llama3(FrequencyScheme):
     >>> scheme = Llama3(
     ...     factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192
     ... )
-    >>> float(scheme.inverse_frequencies(64, base=500_000.0)[-1] * 1e8)
-    9.418306725...
+    >>> scheme.inverse_frequencies(64, base=500_000.0)[[0, -1]]
+    array([1.00000000e+00, 9.41830673e-08])
     """
 
     factor: float
@@ -473,7 +473,8 @@ class FrequencyFactors(FrequencyScheme):
     r"""
     Every frequency divided by a factor of its own, :math:`\theta_i / s_i`.
 
-    GGUF files hold Llama 3's and LongRoPE's scaling in this form, in the tensor ``rope_freqs.weight``.
+    GGUF files hold Llama 3's scaling in this form, in the tensor ``rope_freqs.weight``, and LongRoPE's two
+    sets in ``rope_factors_short.weight`` and ``rope_factors_long.weight``.
 
     Parameters
     ----------

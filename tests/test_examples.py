@@ -15,9 +15,10 @@ import reference
 ROOT = Path(__file__).parents[1]
 MODULES = (
     *("attention", "backends", "base", "cache", "config", "decoder", "frequencies", "model", "norm"),
-    *("rotary", "sampling", "stream", "tokenizer", "checkpoints"),
+    *("rotary", "sampling", "stream", "tokenizer", "checkpoints", "checkpoints.rope"),
 )
 PAGES = ("README.md", "docs/getting_started.md", "docs/concepts.md", "docs/streams.md", "docs/backends.md")
+CONSOLE_PAGES = ("docs/frequencies.md", "docs/accuracy.md")
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -104,3 +105,12 @@ def test_a_running_mean(monkeypatch):
     mean = example("streaming_perplexity", monkeypatch).running_mean
     np.testing.assert_allclose(mean(np.array([1.0, 3.0, 5.0, 1.0]), 2), [2, 4, 3])
     np.testing.assert_allclose(mean(np.array([1.0, 3.0]), 5), [2])
+
+
+@pytest.mark.parametrize("page", CONSOLE_PAGES)
+def test_console_blocks(page):
+    """Run a page's console sessions one after the other, and compare what they show."""
+    blocks = re.findall(r"^```pycon\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    session = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, page, page, 0)
+    assert session.examples
+    assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(session).failed == 0

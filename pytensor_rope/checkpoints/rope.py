@@ -71,7 +71,7 @@ def frequencies_from_config(
 
     Examples
     --------
-    >>> from pytensor_rope.checkpoints.rope import frequencies_from_config
+    >>> from pytensor_rope import frequencies_from_config
     >>> config = {
     ...     "hidden_size": 4096,
     ...     "num_attention_heads": 32,
