@@ -1,4 +1,6 @@
-"""Measure this machine: `ops` times single layers, `decode` a real model, `soak` a stream of many tokens.
+"""Measure this machine: `ops` times single layers, `angles` what exact ones cost, `decode` a real model.
+
+`soak` runs a stream for many tokens.
 
 Run with ``make bench`` (ops and decode), or for example ``python -m benchmarks soak --backend numba``.
 """
@@ -17,6 +19,11 @@ def main() -> int:
         from benchmarks import soak
 
         return 0 if soak.run(backends, options.steps) else 1
+    if options.benchmark == "angles":
+        from benchmarks import angles
+
+        angles.run(backends)
+        return 0
     print_times_header()
     if options.benchmark in (None, "ops"):
         from benchmarks import ops
@@ -34,7 +41,7 @@ def parse_arguments() -> argparse.Namespace:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "benchmark", nargs="?", choices=("ops", "decode", "soak"), help="default: ops, then decode"
+        "benchmark", nargs="?", choices=("ops", "angles", "decode", "soak"), help="default: ops, then decode"
     )
     parser.add_argument("--backend", choices=BACKENDS, action="append", help="default: all here")
     parser.add_argument("--tokens", type=int, default=50, help="tokens to decode (default: 50)")
