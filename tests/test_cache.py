@@ -151,6 +151,13 @@ def test_chunks_around_the_window_s_length(backend):
         np.testing.assert_allclose(state.keys[row], rotated, atol=1e-5)
 
 
+@pytest.mark.parametrize("tokens", [7, 8, 9, 17])
+def test_a_prompt_longer_than_the_window_in_one_chunk(backend, tokens):
+    attended, _ = stream(backend, 2, 4, 3, "cache").run(*drawn(9, tokens), [tokens])
+    expected = expected_of_drawn(9, 2, 4, tokens=tokens)
+    np.testing.assert_allclose(attended, expected, rtol=0, atol=1e-5)
+
+
 def test_adjacent_pairing_and_partial_rotation_too(backend):
     sink_cache = SinkCache(2, 4)
     rotary = RotaryEmbedding(pairing="adjacent", rotary_dim=4, base=5e5)
