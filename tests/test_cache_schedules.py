@@ -152,10 +152,15 @@ def drawn_geometry(seed):
 RANGES = [(0, 6), (1, 10), (0, 5), (1, 4)]
 
 
+# The smallest and the largest, as geometries of their own.
+EDGES = [(0, 1, 0, "cache", 1), (0, 1, 0, "wrapped", 2), (1, 1, 4, "absolute", 3), (5, 9, 4, "cache", 1)]
+
+
 # A geometry costs C and Numba seconds to compile. They have the few above.
-@pytest.mark.parametrize("seed", range(12))
-def test_any_geometry_gives_the_definition(tracing_backend, seed):
-    geometry = drawn_geometry(seed + 100 * (tracing_backend == "mlx"))
+@pytest.mark.parametrize("drawn", range(8 + len(EDGES)))
+def test_any_geometry_gives_the_definition(tracing_backend, drawn):
+    other = 100 * (tracing_backend == "mlx")
+    geometry = EDGES[drawn] if drawn < len(EDGES) else drawn_geometry(drawn + other)
 
     @settings(max_examples=10, deadline=None, derandomize=True, database=None)
     @given(st.data())
