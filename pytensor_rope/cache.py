@@ -11,7 +11,7 @@ from pytensor.tensor import TensorLike
 
 from pytensor_rope.attention import sink_attention
 from pytensor_rope.base import FLOAT_DTYPES, Tensor, axis_indices, float_tensor, pinned
-from pytensor_rope.checks import finite_number, whole_number
+from pytensor_rope.checks import finite_number, token_counts, whole_number
 from pytensor_rope.frequencies import FrequencyScheme
 from pytensor_rope.packing import Packing, take_tokens
 from pytensor_rope.rotary import RotaryEmbedding
@@ -643,17 +643,6 @@ def remap_positions(position_ids: TensorLike, sinks: int, ring: int) -> Tensor:
     first, lap = pinned(sinks, positions.dtype), pinned(ring, positions.dtype)
     wrapped = first + (positions - first) % lap
     return cast(Tensor, pt.where(pt.lt(positions, first), positions, wrapped))
-
-
-def token_counts(name: str, n: object) -> npt.NDArray[np.int32]:
-    """Return ``n``, one number of tokens or one for each row, as int32, refusing what is none."""
-    counts = np.asarray(n)
-    if not np.issubdtype(counts.dtype, np.integer) or counts.ndim > 1:
-        raise TypeError(f"{name} must be an integer, or one for each row; got {n!r}.")
-    if (counts < 0).any():
-        raise ValueError(f"{name} must be at least 0; got {n!r}.")
-    bounded: npt.NDArray[np.int32] = np.minimum(counts, 2**31 - 1).astype("int32")
-    return bounded
 
 
 def _wrapped_headroom(window: int, headroom: int) -> int:

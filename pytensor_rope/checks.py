@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 
 def whole_number(name: str, value: object, *, least: int) -> int:
@@ -35,6 +36,17 @@ def true_or_false(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False; got {value!r}.")
     return value
+
+
+def token_counts(name: str, n: object) -> npt.NDArray[np.int32]:
+    """Return ``n``, one number of tokens or one for each row, as int32, refusing what is none."""
+    counts = np.asarray(n)
+    if not np.issubdtype(counts.dtype, np.integer) or counts.ndim > 1:
+        raise TypeError(f"{name} must be an integer, or one for each row; got {n!r}.")
+    if (counts < 0).any():
+        raise ValueError(f"{name} must be at least 0; got {n!r}.")
+    bounded: npt.NDArray[np.int32] = np.minimum(counts, 2**31 - 1).astype("int32")
+    return bounded
 
 
 def _number(name: str, value: object) -> float:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pytensor_rope.cache import SinkCache, token_counts
+from pytensor_rope.cache import SinkCache
+from pytensor_rope.checks import token_counts
 
 # The counter of tokens is an int32.
 MOST_TOKENS = 2**31 - 1

@@ -14,6 +14,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor_rope import RotaryEmbedding, SinkCache, SinkCacheState, function
 from pytensor_rope.attention import SinkAttention, sink_attention
 from pytensor_rope.base import LayerOp
+from pytensor_rope.cache import remap_positions
 
 BATCH, N_HEAD, N_KV_HEAD, HEAD_DIM = 2, 4, 2, 32
 TOKENS = 23
@@ -148,6 +149,13 @@ def test_chunks_around_the_window_s_length(backend):
     for row in range(BATCH):
         rotated = reference.rotate(k[row][:, held], held)
         np.testing.assert_allclose(state.keys[row], rotated, atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [7, 8, 9, 17])
+def test_a_prompt_longer_than_the_window_in_one_chunk(backend, tokens):
+    attended, _ = stream(backend, 2, 4, 3, "cache").run(*drawn(9, tokens), [tokens])
+    expected = expected_of_drawn(9, 2, 4, tokens=tokens)
+    np.testing.assert_allclose(attended, expected, rtol=0, atol=1e-5)
 
 
 def test_adjacent_pairing_and_partial_rotation_too(backend):
@@ -503,6 +511,138 @@ def test_chunk_positions_are_int32_and_per_row():
     assert absolute.eval(given, mode=mode).tolist() == [[0, 1, 2], [10, 11, 12]]
 
 
+def positions_in_the_cache(sink_cache, tokens):
+    """Return the positions in the cache at which the last of the tokens sees each one, and itself."""
+    length = pt.tensor("length", shape=(1,), dtype="int32")
+    last = pt.as_tensor(np.array([[tokens - 1]], "int32"))
+    held, from_sinks = pytensor.function(
+        [length],
+        [sink_cache.slot_positions(length), sink_cache.sink_query_positions(last)],
+        mode="FAST_COMPILE",
+    )(int32(tokens))
+    at = int(from_sinks[0, 0])
+    seen = [
+        j for j in held[0].tolist() if j >= 0 and (j < sink_cache.sinks or tokens - 1 - j < sink_cache.window)
+    ]
+    return {j: j if j < sink_cache.sinks else at - (tokens - 1 - j) for j in sorted(seen)}
+
+
+def test_positions_in_the_cache_count_on_from_the_sinks():
+    # StreamingLLM's picture: tokens 0 to 3 and 6 to 9 are at 0 to 7.
+    assert positions_in_the_cache(SinkCache(4, 4), 10) == dict(
+        zip([0, 1, 2, 3, 6, 7, 8, 9], range(8), strict=True)
+    )
+    # One sink in a cache of four, after ten tokens: 1 to 6 are gone.
+    assert positions_in_the_cache(SinkCache(1, 3), 10) == {0: 0, 7: 1, 8: 2, 9: 3}
+    # Nothing is gone, and no position is left out, until there are more tokens than slots.
+    for sinks, window in ((0, 8), (2, 6), (4, 4)):
+        for tokens in range(1, 30):
+            seen = positions_in_the_cache(SinkCache(sinks, window), tokens)
+            assert list(seen.values()) == [*range(min(tokens, 8))]
+            assert tokens > 8 or list(seen) == [*range(tokens)]
+
+
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def test_remapped_positions_of_every_integer_dtype(backend):
+    given = [pt.tensor(shape=(None,), dtype=dtype) for dtype in INTEGERS]
+    cases = [(x, sinks, ring) for sinks, ring in ((4, 32), (0, 6)) for x in range(len(INTEGERS))]
+    remapped = [remap_positions(given[x], sinks, ring) for x, sinks, ring in cases]
+    assert [y.dtype for y in remapped] == [*INTEGERS, *INTEGERS]
+    every = [-9, -1, *range(120), 127, 255, 30_000, 65_535, 2**31 - 1, 2**32 - 1, 2**62 + 5, 2**64 - 1]
+    limits = [np.iinfo(dtype) for dtype in INTEGERS]
+    values = [[p for p in every if limit.min <= p <= limit.max] for limit in limits]
+    arrays = [np.array(x, dtype) for x, dtype in zip(values, INTEGERS, strict=True)]
+    got = compile_for(given, remapped, backend)(*arrays)
+    for (x, sinks, ring), of_x in zip(cases, got, strict=True):
+        assert of_x.dtype == INTEGERS[x]
+        assert of_x.tolist() == [p if p < sinks else sinks + (p - sinks) % ring for p in values[x]]
+
+
+def test_remapped_positions_of_a_dtype_smaller_than_the_ring():
+    given = pt.tensor(shape=(None,), dtype="int8")
+    for sinks, ring in ((4, 128), (200, 6), (100, 100)):
+        got = remap_positions(given, sinks, ring).eval({given: np.arange(-128, 128).astype("int8")})
+        assert got.tolist() == np.arange(-128, 128).astype("int8").tolist()
+
+
+def test_refused_remaps():
+    with pytest.raises(TypeError, match="position_ids must be integers; got float32"):
+        remap_positions(pt.fvector(), 4, 32)
+    with pytest.raises(TypeError, match="position_ids must be integers; got bool"):
+        remap_positions(pt.bvector().astype("bool"), 4, 32)
+    with pytest.raises(ValueError, match="ring must be at least 1; got 0"):
+        remap_positions(pt.ivector(), 4, 0)
+    with pytest.raises(ValueError, match="sinks must be at least 0; got -1"):
+        remap_positions(pt.ivector(), -1, 32)
+
+
+def test_a_wrapped_cache_is_a_ring_of_two_windows():
+    for headroom in (0, 5, 16):
+        sink_cache = SinkCache(4, 16, headroom, positions="wrapped")
+        assert (sink_cache.ring, sink_cache.capacity, sink_cache.headroom) == (32, 36, 16)
+    assert eval(repr(sink_cache)) == sink_cache
+    with pytest.raises(ValueError, match=r"headroom must be at most the window, 16, .*; got 17"):
+        SinkCache(4, 16, 17, positions="wrapped")
+
+
+def test_caches_of_the_same_arguments_are_equal():
+    one = SinkCache(2, 4, 1)
+    assert one == SinkCache(2, 4, headroom=1)
+    assert (
+        len({one, SinkCache(2, 4, 1), SinkCache(2, 4, 1, "absolute"), SinkCache(2, 4), SinkCache(1, 4, 1)})
+        == 4
+    )
+    assert one != (2, 4, 1, "cache")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_bytes_are_those_of_the_arrays(dtype):
+    sink_cache = SinkCache(4, 60, 6)
+    state = sink_cache.initial_state(2, 3, 16, dtype)
+    assert sink_cache.nbytes(2, 3, 16, dtype) == state.keys.nbytes + state.values.nbytes
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        sink_cache.nbytes(2, 3, 16, "int8")
+
+
+def test_rewinding_arrays_and_variables():
+    sink_cache = SinkCache(2, 4, 3)
+    state = sink_cache.initial_state(2, 1, 4)._replace(length=int32(20, 9))
+    back = sink_cache.rewind(state, [3, 0])
+    assert back.length.tolist() == [17, 9]
+    assert back.length.dtype == "int32"
+    assert back.keys is state.keys
+    assert sink_cache.rewind(state, np.int64(9)).length.tolist() == [11, 0]
+    given, n = state_variables(state), pt.tensor("n", shape=(2,), dtype="int64")
+    for symbolic in (
+        sink_cache.rewind(given, n),
+        sink_cache.rewind(given, [3, 0]),
+        sink_cache.rewind(given, 3),
+    ):
+        assert symbolic.length.type == given.length.type
+    values = {given.length: state.length, n: np.array([3, 0])}
+    assert sink_cache.rewind(given, n).length.eval(values, mode="FAST_COMPILE").tolist() == [17, 9]
+    for wrong, error, message in (
+        (10, ValueError, r"at most the tokens of each row, \[20, 9\]; got 10"),
+        (-1, ValueError, "n must be at least 0; got -1"),
+        (1.5, TypeError, "must be one integer"),
+        ([1.5, 0], TypeError, "n must be an integer, or one for each row"),
+        (pt.fscalar(), TypeError, "n must be one integer, or one a row"),
+    ):
+        with pytest.raises(error, match=message):
+            sink_cache.rewind(state, wrong)
+
+
+def test_how_far_back_a_row_can_go():
+    # 9 slots: until the tenth token nothing is overwritten.
+    earliest = SinkCache(2, 4, 3).earliest_length([0, 8, 9, 10, 4_000_000])
+    assert earliest.tolist() == [0, 0, 0, 7, 3_999_997]
+    # With a ring of eight at twelve tokens, nothing can be taken back.
+    assert SinkCache(0, 8).earliest_length(12) == 12
+    assert SinkCache(2, 4, positions="wrapped").earliest_length(11) == 7
+
+
 def test_initial_state():
     sink_cache = SinkCache(4, 60, 6)
     assert (sink_cache.ring, sink_cache.capacity) == (66, 70)
@@ -602,6 +742,10 @@ def refused(message, error=ValueError, **given):
         refused(r"state.keys has 12 slots, but SinkCache\(sinks=2.*has 6", keys=tensor(1, 2, 12, 8)),
         refused("state.keys must be .*; got 3 dim", keys=tensor(1, 6, 8)),
         refused("head_dim=6, but the input's last axis is 8", rotary=RotaryEmbedding(head_dim=6)),
+        refused("mask must be .* of bool", TypeError, mask=tensor(1, 3)),
+        refused("mask must be .* of bool", TypeError, mask=tensor(3, dtype="bool")),
+        refused(r"chunk's batch and seq, \(1, 3\); got \(1, 4\)", mask=tensor(1, 4, dtype="bool")),
+        refused(r"chunk's batch and seq, \(1, 3\); got \(2, 3\)", mask=tensor(2, 3, dtype="bool")),
     ],
 )
 def test_refused_inputs(given, error, message):

@@ -61,6 +61,25 @@ def test_a_full_pass_gives_the_reference(backend):
         np.testing.assert_allclose(logits[row], want, atol=tolerance, rtol=0)
 
 
+class Alternating(Decoder):
+    """Every second layer sees the last three tokens alone."""
+
+    def _window(self, i):
+        return 3 if i % 2 else None
+
+
+def test_a_full_pass_with_a_window_in_some_layers(tracing_backend):
+    weights = {name: np.array(p.get_value()) for name, p in decoder().parameters.items()}
+    model = Alternating(config=CONFIG, weights=weights)
+    ids = np.random.default_rng(1).integers(0, CONFIG.vocab_size, (1, 9))
+    given = pt.lmatrix("token_ids")
+    logits = compile_for([given], model(given), tracing_backend)(ids)
+    layers = [(0, 99, "absolute"), (0, 3, "absolute")]
+    want = decoder_reference.decoder_logits_by_layer(weights, CONFIG, ids[0], layers)
+    tolerance = 1e-5 if tracing_backend == "mlx" else 1e-10
+    np.testing.assert_allclose(logits[0], want, atol=tolerance, rtol=0)
+
+
 def test_gradients_are_the_finite_differences(backend):
     _, chosen, fn = compiled(backend)
     ids = np.random.default_rng(2).integers(0, CONFIG.vocab_size, (1, 5))
