@@ -140,8 +140,8 @@ def draw(path: Path, curves: Curves, smooth: int, lap: int) -> None:
     axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
     axes.yaxis.set_minor_formatter(ticker.NullFormatter())
-    axes.legend(frameon=False, ncols=2)
-    figure.savefig(path)
+    axes.legend(frameon=False, ncols=len(curves), loc="lower center", bbox_to_anchor=(0.5, 1))
+    figure.savefig(path, metadata={"Date": None})
     print(f"{path} drawn")
 
 
