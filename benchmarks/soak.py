@@ -67,7 +67,7 @@ class Soak:
 def run(backends: list[str], steps: int) -> bool:
     """Print a table, a line a backend; return whether all outputs were right."""
     if steps < WARM_UP + 2 * TIMED:
-        raise SystemExit(f"soak takes at least {WARM_UP + 2 * TIMED} steps.")
+        raise SystemExit(f"soak takes at least {WARM_UP + 2 * TIMED:,} steps.")
     heads = ("first", "last", "last/first", "growth", "largest error")
     print(f"{steps:,} steps, {SINKS} sinks and a window of {WINDOW}; logits compared at {SAMPLES} of them")
     print(f"{'backend':8} {heads[0]:>10} {heads[1]:>10} {heads[2]:>10} {heads[3]:>10} {heads[4]:>24}")

@@ -1,5 +1,7 @@
 """A sink cache carried through a scan: many tokens in one call, each attending after the one before."""
 
+from typing import Any
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -19,7 +21,7 @@ def main(backend: str = "numba", steps: int = 20) -> np.ndarray:
     k = pt.tensor("k", shape=(steps, BATCH, N_KV_HEAD, 1, HEAD_DIM), dtype="float32")
     v = pt.tensor("v", shape=(steps, BATCH, N_KV_HEAD, 1, HEAD_DIM), dtype="float32")
 
-    def step(q, k, v, *state):  # type: ignore[no-untyped-def]
+    def step(q: Any, k: Any, v: Any, *state: Any) -> list[Any]:
         attended, new_state = cache.attend(q, k, v, rope.SinkCacheState(*state), rotary=rotary)
         return [attended, *new_state]
 

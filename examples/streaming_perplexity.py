@@ -13,6 +13,7 @@ import csv
 import os
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ import pytensor_rope as rope
 from pytensor_rope.cache import POSITIONS
 
 type Curves = dict[str, npt.NDArray[np.float64]]
+type Settings = dict[str, Any]
 
 
 def main() -> None:
@@ -70,9 +72,9 @@ def manual() -> str:
     return "\n".join(topics[name] for name in chapters)
 
 
-def cache_settings(sinks: int, window: int, n_token: int) -> dict[str, dict[str, int | str]]:
+def cache_settings(sinks: int, window: int, n_token: int) -> dict[str, Settings]:
     """Return what each curve is called and how its cache is made, all but the first of one size."""
-    with_sinks = {
+    with_sinks: dict[str, Settings] = {
         f"{positions} {sinks}+{window}": {"sinks": sinks, "window": window, "positions": positions}
         for positions in POSITIONS
     }
@@ -84,12 +86,12 @@ def cache_settings(sinks: int, window: int, n_token: int) -> dict[str, dict[str,
 
 
 def score(
-    model: rope.Model, ids: npt.NDArray[np.int_], backend: str, name: str, settings: dict[str, int | str]
+    model: rope.Model, ids: npt.NDArray[np.int_], backend: str, name: str, settings: Settings
 ) -> npt.NDArray[np.float64]:
     """Return the negative log-likelihood of each token but the first, in nats, ``(n - 1,)``."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    stream = model.compile(backend, **settings)  # type: ignore[arg-type]
+    stream = model.compile(backend, **settings)
     columns = (TextColumn("{task.description:16}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns) as bar:
         task = bar.add_task(name, total=len(ids) - 1)
@@ -140,8 +142,8 @@ def draw(path: Path, curves: Curves, smooth: int, lap: int) -> None:
     axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
     axes.yaxis.set_minor_formatter(ticker.NullFormatter())
-    axes.legend(frameon=False, ncols=2)
-    figure.savefig(path)
+    axes.legend(frameon=False, ncols=len(curves), loc="lower center", bbox_to_anchor=(0.5, 1))
+    figure.savefig(path, metadata={"Date": None})
     print(f"{path} drawn")
 
 

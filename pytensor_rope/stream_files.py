@@ -43,7 +43,9 @@ _LONGEST_HEADER = 1 << 22
 def save_stream(stream: "Stream", path: str | os.PathLike[str]) -> None:
     """Write a stream's state to ``path``, in one step; see :meth:`Stream.save`."""
     numpy_format = _safetensors()
-    arrays = stream._own_state.arrays() | {"longest": stream._rows.longest.astype("int32")}
+    arrays = stream._own_state.arrays()
+    # A call that was interrupted may have read a token that the stream hasn't counted.
+    arrays["longest"] = np.maximum(stream._rows.longest.astype("int32"), arrays["length"])
     metadata = {
         "format": FORMAT,
         "format_version": str(FORMAT_VERSION),

@@ -1,13 +1,13 @@
 """The keys and values of streams that share compiled functions, and with them the shared variables."""
 
 from collections.abc import Callable
-from functools import partial
 from threading import RLock
 from typing import Any, Self
 
 import numpy as np
 from pytensor.compile.sharedvalue import shared
 
+from pytensor_rope.backends import CompiledFunction
 from pytensor_rope.decoder import DecoderState
 
 
@@ -39,7 +39,7 @@ class StreamState:
         )
         self._turn = _Turn(self)
         self._parked: list[Any] = []
-        self.functions: dict[str, Callable[..., Any]] = {}
+        self.functions: dict[str, CompiledFunction] = {}
 
     def fork(self) -> Self:
         """Return a copy of the state that takes turns with this one."""
@@ -56,11 +56,11 @@ class StreamState:
             self._take_turn()
             return self._variables
 
-    def call(self, name: str, *args: Any) -> Any:
-        """Call a compiled function on this stream's arrays."""
+    def call(self, function: CompiledFunction, *args: Any) -> Any:
+        """Call a function compiled for the variables on this stream's arrays."""
         with self._turn.lock:
             self._take_turn()
-            return self.functions[name](*args)
+            return function(*args)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays by name, as NumPy arrays; they may be views of what is yet written to."""
@@ -92,6 +92,26 @@ class StreamState:
         self._turn.holder = self
 
 
+class FunctionOfState:
+    """
+    A compiled function, called on one stream's own state.
+
+    Attributes
+    ----------
+    compiled : pytensor.compile.executor.Function
+        The PyTensor function that is called.
+    """
+
+    def __init__(self, function: CompiledFunction, state: StreamState) -> None:
+        self.compiled = function.compiled
+        self._function = function
+        self._state = state
+
+    def __call__(self, *args: Any) -> Any:
+        """Compute the outputs, as NumPy arrays."""
+        return self._state.call(self._function, *args)
+
+
 class compiled_once:
     """
     Turn a method that compiles a function into the function, called on the stream's own state.
@@ -99,15 +119,15 @@ class compiled_once:
     It is compiled when it is first needed, once for a stream and all its forks.
     """
 
-    def __init__(self, compile_function: Callable[[Any], Callable[..., Any]]) -> None:
+    def __init__(self, compile_function: Callable[[Any], CompiledFunction]) -> None:
         self._compile_function = compile_function
         self._name = compile_function.__name__
 
-    def __get__(self, stream: Any, owner: type | None = None) -> Callable[..., Any]:
+    def __get__(self, stream: Any, owner: type | None = None) -> FunctionOfState:
         state: StreamState = stream._own_state
         if self._name not in state.functions:
             state.functions[self._name] = self._compile_function(stream)
-        return partial(state.call, self._name)
+        return FunctionOfState(state.functions[self._name], state)
 
 
 class _Turn:
