@@ -28,9 +28,20 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     chosen_backends(config)
-    # Compiled functions are kept in a process: with xdist, one backend's tests belong in one worker.
-    if config.getoption("dist", "no") == "load":
-        config.option.dist = "loadgroup"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Keep a backend's tests in one worker, and a file's others: compiled functions are kept in a process."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByBackend(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file, _, test = nodeid.partition("::")
+            parameters = test.partition("[")[2].rstrip("]").split("-")
+            return next((name for name in parameters if name in BACKENDS), file)
+
+    return ByBackend(config, log)
 
 
 def pytest_generate_tests(metafunc):
@@ -71,11 +82,8 @@ def chosen_backends(config):
 def on(backend, *others):
     """Return the parameters of a test on one backend, skipped where it is not installed."""
     missing = backend != "c" and find_spec(backend) is None
-    marks = [
-        pytest.mark.skipif(missing, reason=f"{backend} is not installed"),
-        pytest.mark.xdist_group(backend),
-    ]
-    return pytest.param(backend, *others, marks=marks)
+    skip = pytest.mark.skipif(missing, reason=f"{backend} is not installed")
+    return pytest.param(backend, *others, marks=[skip])
 
 
 def compile_for(inputs, outputs, backend):

@@ -19,7 +19,6 @@ def soak(monkeypatch):
     return soak
 
 
-@pytest.mark.xdist_group("jax")
 def test_a_soak_passes_and_finds_a_window_that_is_one_too_wide(soak, monkeypatch, capsys):
     assert soak.run(["jax"], 3_000)
     assert "WRONG" not in capsys.readouterr().out
@@ -28,7 +27,6 @@ def test_a_soak_passes_and_finds_a_window_that_is_one_too_wide(soak, monkeypatch
     assert "WRONG" in capsys.readouterr().out
 
 
-@pytest.mark.xdist_group("jax")
 def test_a_soak_too_short_to_measure_is_refused(soak):
     with pytest.raises(SystemExit, match="soak takes at least 3,000 steps"):
         soak.run(["jax"], 2_999)

@@ -41,7 +41,11 @@ SCHEMES = {
     ),
 }
 BASE = 10_000.0
-CACHES = [(2, 9, "cache"), (2, 9, "absolute"), (0, 64, "cache")]
+CASES = [
+    *((name, 2, 9, "cache") for name in SCHEMES),
+    *((name, 2, 9, "absolute") for name in ("dynamic", "xpos")),
+    *((name, 0, 64, "cache") for name in ("dynamic", "longrope", "xpos")),
+]
 
 
 def dynamic(length):
@@ -83,20 +87,19 @@ SCALE = {"deepseek": (0.07 * np.log(4) + 1) ** 2 / np.sqrt(HEAD_DIM)}
 
 @cache
 def steps_on(backend):
-    """Every scheme's step over every cache, in one compiled function."""
+    """The step of every case, in one compiled function."""
     q, k, v = (
         pt.tensor(shape=(1, heads, 1, HEAD_DIM), dtype="float32") for heads in (N_HEAD, N_KV_HEAD, N_KV_HEAD)
     )
     inputs, outputs, states = [q, k, v], [], {}
-    for name, scheme in SCHEMES.items():
-        for sinks, window, positions in CACHES:
-            sink_cache = SinkCache(sinks, window, positions=positions)
-            initial = sink_cache.initial_state(1, N_KV_HEAD, HEAD_DIM)
-            state = SinkCacheState(*(pt.as_tensor(x).type() for x in initial))
-            attended, new = sink_cache.attend(q, k, v, state, rotary=RotaryEmbedding(scaling=scheme))
-            inputs += state
-            outputs += [attended, *new]
-            states[name, sinks, window, positions] = initial
+    for name, sinks, window, positions in CASES:
+        sink_cache = SinkCache(sinks, window, positions=positions)
+        initial = sink_cache.initial_state(1, N_KV_HEAD, HEAD_DIM)
+        state = SinkCacheState(*(pt.as_tensor(x).type() for x in initial))
+        attended, new = sink_cache.attend(q, k, v, state, rotary=RotaryEmbedding(scaling=SCHEMES[name]))
+        inputs += state
+        outputs += [attended, *new]
+        states[name, sinks, window, positions] = initial
     return states, compile_for(inputs, outputs, backend)
 
 
@@ -122,8 +125,7 @@ def decoded(backend):
     return {key: np.concatenate(rows, axis=2)[0] for key, rows in attended.items()}
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-@pytest.mark.parametrize(("sinks", "window", "positions"), CACHES)
+@pytest.mark.parametrize(("name", "sinks", "window", "positions"), CASES)
 def test_token_by_token_against_the_definition(backend, name, sinks, window, positions):
     q, k, v = (x[0].astype("float32") for x in chunk())
     expected = reference.stream_attention(
