@@ -490,7 +490,8 @@ class SinkCache:
         Raises
         ------
         ValueError, TypeError
-            If a number is no integer, negative, or, in a state of arrays, more than a row has.
+            If a number is no integer, negative, or, in a state of arrays, more than a row has; or if they
+            are not one for each row.
 
         Examples
         --------
@@ -503,6 +504,7 @@ class SinkCache:
         """
         if isinstance(n, int | np.integer | Sequence | np.ndarray):
             counts = token_counts("n", n)
+            _check_one_a_row(counts.shape, state.length)
             if isinstance(state.length, np.ndarray) and (counts > state.length).any():
                 raise ValueError(
                     f"n must be at most the tokens of each row, {state.length.tolist()}; got {n!r}."
@@ -511,6 +513,7 @@ class SinkCache:
         symbolic: Tensor = pt.as_tensor(n)
         if not symbolic.dtype.startswith(("int", "uint")) or symbolic.ndim > 1:
             raise TypeError(f"n must be one integer, or one a row; got {symbolic.type}.")
+        _check_one_a_row(symbolic.type.shape, state.length)
         return state._replace(length=state.length - symbolic.astype("int32"))
 
     def earliest_length(self, longest: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -652,6 +655,12 @@ def _wrapped_headroom(window: int, headroom: int) -> int:
             f"windows; got {headroom}."
         )
     return window
+
+
+def _check_one_a_row(shape: tuple[int | None, ...], length: Any) -> None:
+    rows = length.type.shape if hasattr(length, "type") else length.shape
+    if shape and None not in (*shape, *rows) and shape != rows:
+        raise ValueError(f"n must be one number, or one for each of {rows[0]} rows; got {shape[0]}.")
 
 
 def _agree(what: str, axis: int, tensors: dict[str, Tensor]) -> None:

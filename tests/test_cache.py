@@ -629,6 +629,8 @@ def test_rewinding_arrays_and_variables():
         (1.5, TypeError, "must be one integer"),
         ([1.5, 0], TypeError, "n must be an integer, or one for each row"),
         (pt.fscalar(), TypeError, "n must be one integer, or one a row"),
+        ([1, 2, 3], ValueError, "one for each of 2 rows; got 3"),
+        (pt.tensor(shape=(1,), dtype="int64"), ValueError, "one for each of 2 rows; got 1"),
     ):
         with pytest.raises(error, match=message):
             sink_cache.rewind(state, wrong)

@@ -62,6 +62,14 @@ def test_prompts_of_different_lengths_are_each_what_they_are_alone(backend):
     assert rows.lengths.tolist() == [40, 13, 44]
 
 
+def test_prompts_that_end_in_different_chunks(backend):
+    # Chunks are of 64 tokens, of 16 on MLX: one row ends in the second, one with the first, one early on.
+    rows = fresh(backend)
+    read = [ids(0, 70), ids(1, 64), ids(2, 3)]
+    check(rows.prefill(read), read)
+    assert rows.lengths.tolist() == [70, 64, 3]
+
+
 @pytest.mark.parametrize("pads", [(0, 1, 5), (5, 0, 1)])
 @pytest.mark.parametrize("side", ["left", "right", "both"])
 def test_padding_is_never_read_on_either_side(backend, side, pads):
