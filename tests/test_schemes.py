@@ -1,5 +1,6 @@
 """Schemes that take more than a position: its length, its axes, or whether it is a query's or a key's."""
 
+import json
 from functools import cache
 
 import frequency_reference
@@ -313,6 +314,20 @@ def test_the_customary_product_on_request(backend):
     right, _ = frequency_reference.cos_sin(positions, frequency_reference.table(64))
     np.testing.assert_allclose(exact, right, rtol=0, atol=FLOAT32_ERROR)
     assert np.abs(customary - right).max() > 0.01
+
+
+def test_graphs_of_nested_schemes_are_written_as_json_and_read_again():
+    serializer = pytest.importorskip("pytensor_ml.json_serialize")
+    scheme = MRoPE(section=[2, 1, 1], scaling=YaRN(factor=4.0, original_max_position_embeddings=64))
+    x = pt.tensor("x", shape=(1, 2, 5, 8), dtype="float32")
+    positions = pt.tensor("positions", shape=(3, 5), dtype="int64")
+    rotated = RotaryEmbedding(scaling=scheme)(x, positions)
+    written = json.loads(json.dumps(serializer.serialize_graph([x, positions], [rotated])))
+    inputs, outputs = serializer.deserialize_graph(written)
+    values = random(11, 1, 2, 5, 8, dtype="float32"), np.arange(15).reshape(3, 5)
+    before = pytensor.function([x, positions], rotated, mode=PYTHON)(*values)
+    (after,) = pytensor.function(inputs, outputs, mode=PYTHON)(*values)
+    np.testing.assert_array_equal(after, before)
 
 
 @pytest.mark.parametrize(
