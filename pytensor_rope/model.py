@@ -1,6 +1,7 @@
 """A checkpoint, ready to be compiled."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ class Model:
         backend: str,
         *,
         sinks: int = 4,
-        window: int = 1020,
+        window: int | Sequence[int] = 1020,
         headroom: int = 0,
         positions: str = "cache",
         batch: int = 1,
@@ -101,7 +102,8 @@ class Model:
         backend : {"c", "numba", "jax", "mlx"}
             Where to compute.
         sinks, window, headroom, positions
-            The cache, as :class:`SinkCache` takes it. Default is 4 sinks and a window of 1020.
+            The cache, as :class:`SinkCache` takes it. Default is 4 sinks and a window of 1020. A sequence of
+            windows gives each layer its own: some that slide, some that hold a whole text.
         batch : int, optional
             Number of rows to stream side by side. Default is 1.
         cache_dtype : str, optional
@@ -123,7 +125,12 @@ class Model:
             If ``cache_dtype`` is float16 on Numba.
         """
         backend = check_backend(backend)
-        cache = SinkCache(sinks, window, headroom, positions)
+        if isinstance(window, Sequence) and not isinstance(window, str):
+            cache: SinkCache | list[SinkCache] = [
+                SinkCache(sinks, of_layer, headroom, positions) for of_layer in window
+            ]
+        else:
+            cache = SinkCache(sinks, window, headroom, positions)
         return Stream(self._decoder(backend), cache, backend=backend, batch=batch, dtype=cache_dtype)
 
     def _decoder(self, backend: str) -> Decoder:

@@ -28,6 +28,13 @@ def test_a_stream_knows_its_cache_before_anything_is_compiled(model):
     assert stream.nbytes == 30 * 2 * 2 * 3 * 67 * 64 * 4
 
 
+def test_each_layer_may_have_its_own_window(model):
+    stream = model.compile("jax", sinks=1, window=[7] * 29 + [15])
+    assert stream.nbytes == (29 * 8 + 16) * 2 * 3 * 64 * 4
+    with pytest.raises(ValueError, match="one for each of 30 layers; got 2"):
+        model.compile("jax", window=[7, 15])
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
