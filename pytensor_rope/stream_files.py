@@ -70,7 +70,7 @@ def load_stream(stream: "Stream", path: str | os.PathLike[str]) -> None:
     if length.min() < 0 or (length > longest).any():
         raise _damaged(path, f"its rows can't have seen {length} tokens, and {longest} at most")
     stream._own_state.replace(arrays)
-    stream._rows.lengths, stream._rows.longest = length.astype("int64"), longest.astype("int64")
+    stream._rows.count_from(length, longest)
 
 
 def read_stream_file(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
