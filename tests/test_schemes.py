@@ -379,7 +379,8 @@ def test_refused_inputs():
 @pytest.mark.parametrize("length", [5, np.int8(5), 9000, pt.bscalar("length")], ids=str)
 def test_lengths_of_a_narrow_dtype(scheme, length):
     # The original length, 4,096, is more than an int8 holds.
-    cos, sin = RotaryEmbedding(head_dim=8, scaling=scheme).angles(np.arange(3), dtype="float32", length=length)
+    layer = RotaryEmbedding(head_dim=8, scaling=scheme)
+    cos, sin = layer.angles(np.arange(3), dtype="float32", length=length)
     assert cos.type.shape == sin.type.shape == (3, 4)
 
 
