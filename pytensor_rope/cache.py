@@ -397,7 +397,7 @@ class SinkCache:
             Number of the chunk's tokens that are real, ``(batch,)``; the others come last and get
             position -1. Default is all.
         """
-        indices = axis_indices(like, 1 if like.ndim == 2 else 2)[None, :]
+        indices = axis_indices(like, _token_axis(like))[None, :]
         positions: Tensor = length[:, None] + indices
         if count is None:
             return positions
@@ -407,7 +407,7 @@ class SinkCache:
         """Return the tokens seen with a chunk, ``(batch,)``; parameters as of :meth:`chunk_positions`."""
         if count is not None:
             return cast(Tensor, length + count)
-        axis = 1 if like.ndim == 2 else 2
+        axis = _token_axis(like)
         seq = like.type.shape[axis]
         return cast(
             Tensor, length + (like.shape[axis].astype("int32") if seq is None else pinned(seq, "int32"))
@@ -530,11 +530,7 @@ class SinkCache:
 
     def _write_one(self, rows: Tensor, new: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """Write one token a row into its slot, in place where the linker can."""
-        slot = pt.where(
-            pt.lt(before, pinned(self.sinks, "int32")),
-            before,
-            pinned(self.sinks, "int32") + (before - pinned(self.sinks, "int32")) % pinned(self.ring, "int32"),
-        )
+        slot = remap_positions(before, self.sinks, self.ring)
         written = pt.lt(before, after)[:, None, None]
         if rows.type.shape[0] == 1:
             at = rows[:, :, slot[0]]
@@ -655,6 +651,11 @@ def _wrapped_headroom(window: int, headroom: int) -> int:
             f"windows; got {headroom}."
         )
     return window
+
+
+def _token_axis(x: Tensor) -> int:
+    """Return the axis of the tokens in ``(batch, seq)`` or ``(batch, heads, seq, head_dim)``."""
+    return 1 if x.ndim == 2 else 2
 
 
 def _check_one_a_row(shape: tuple[int | None, ...], length: Any) -> None:
