@@ -498,8 +498,8 @@ class Stream:
         Raises
         ------
         ValueError
-            If the file is of another model, cache layout, batch or dtype, naming what differs; written by
-            a newer version; damaged; or no such file at all.
+            If the file is of another model, cache layout, batch or dtype, naming what differs; was written
+            by a newer version; is damaged; or is not a stream's.
         ImportError
             If safetensors isn't installed, naming the extra.
         OSError
