@@ -26,8 +26,8 @@ class SinkCacheState(NamedTuple):
     Attributes
     ----------
     keys, values
-        Shape ``(batch, n_kv_head, capacity, head_dim)``. The keys are rotated, unless their scheme's
-        frequencies change with the length.
+        Shape ``(batch, n_kv_head, capacity, head_dim)``. The keys are rotated where the rotation
+        ``turns_keys_for_good``, and otherwise kept as they were.
     length
         Number of tokens seen by each row, ``(batch,)``, int32.
     """
@@ -279,7 +279,8 @@ class SinkCache:
         Raises
         ------
         ValueError, TypeError
-            If a rank, static shape or dtype doesn't fit the others or the cache.
+            If a rank, static shape or dtype doesn't fit the others or the cache, or the rotation's scheme
+            doesn't go with ``positions="wrapped"``.
         """
         q, k, v = (float_tensor(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
         state = SinkCacheState(*(pt.as_tensor(x) for x in state))
@@ -339,6 +340,11 @@ class SinkCache:
         SinkAngles
             For a scheme whose frequencies change with the length, all of them those of ``length_after``, or
             with in-cache positions of as much of it as the cache shows.
+
+        Raises
+        ------
+        ValueError
+            With ``positions="wrapped"``, if a key's rotation doesn't stay right.
         """
         from_sinks = self.sink_query_positions(positions)
         if rotary.turns_keys_for_good:
@@ -371,8 +377,20 @@ class SinkCache:
         """
         Return how many tokens can be read as one chunk after ``length``, as if they were read one by one.
 
-        None is any number. A chunk is read by the frequencies of its last token, so that those of a scheme
-        which follows the length must be the same for all.
+        A chunk is read by the frequencies of its last token, so where they follow the length, they must be
+        the same for all of it.
+
+        Parameters
+        ----------
+        scheme : FrequencyScheme
+            The rotation's scheme.
+        length : int
+            Tokens seen before the chunk.
+
+        Returns
+        -------
+        int or None
+            The most tokens, at least 1; None for any number.
         """
         shown = length + 1
         if self.positions == "cache":
@@ -397,7 +415,7 @@ class SinkCache:
             Number of the chunk's tokens that are real, ``(batch,)``; the others come last and get
             position -1. Default is all.
         """
-        indices = axis_indices(like, 1 if like.ndim == 2 else 2)[None, :]
+        indices = axis_indices(like, _token_axis(like))[None, :]
         positions: Tensor = length[:, None] + indices
         if count is None:
             return positions
@@ -407,7 +425,7 @@ class SinkCache:
         """Return the tokens seen with a chunk, ``(batch,)``; parameters as of :meth:`chunk_positions`."""
         if count is not None:
             return cast(Tensor, length + count)
-        axis = 1 if like.ndim == 2 else 2
+        axis = _token_axis(like)
         seq = like.type.shape[axis]
         return cast(
             Tensor, length + (like.shape[axis].astype("int32") if seq is None else pinned(seq, "int32"))
@@ -441,14 +459,14 @@ class SinkCache:
         self, state: SinkCacheState, k: Tensor, v: Tensor, count: Tensor | None = None
     ) -> SinkCacheState:
         """
-        Put a chunk's rotated keys and values into the cache.
+        Put a chunk's keys and values into the cache.
 
         Parameters
         ----------
         state : SinkCacheState
             The state before the chunk.
         k, v : tensor
-            Rotated keys, and values, ``(batch, n_kv_head, seq, head_dim)``.
+            Keys, rotated as those of ``state`` are, and values, ``(batch, n_kv_head, seq, head_dim)``.
         count : tensor, optional
             Number of the chunk's tokens that are real, ``(batch,)``; the others come last and are not
             written. Default is all.
@@ -524,17 +542,18 @@ class SinkCache:
         ----------
         longest : int or array
             The most tokens that the row has had since it was empty.
+
+        Returns
+        -------
+        numpy.ndarray
+            The shape of ``longest``, int64.
         """
         tokens = np.asarray(longest, "int64")
         return np.where(tokens <= self.capacity, 0, tokens - self.headroom)
 
     def _write_one(self, rows: Tensor, new: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """Write one token a row into its slot, in place where the linker can."""
-        slot = pt.where(
-            pt.lt(before, pinned(self.sinks, "int32")),
-            before,
-            pinned(self.sinks, "int32") + (before - pinned(self.sinks, "int32")) % pinned(self.ring, "int32"),
-        )
+        slot = remap_positions(before, self.sinks, self.ring)
         written = pt.lt(before, after)[:, None, None]
         if rows.type.shape[0] == 1:
             at = rows[:, :, slot[0]]
@@ -629,8 +648,7 @@ def remap_positions(position_ids: TensorLike, sinks: int, ring: int) -> Tensor:
     Examples
     --------
     >>> import numpy as np
-    >>> from pytensor_rope import function
-    >>> from pytensor_rope.cache import remap_positions
+    >>> from pytensor_rope import function, remap_positions
     >>> positions = np.array([-1, 0, 3, 4, 35, 36, 100])
     >>> function([], remap_positions(positions, sinks=4, ring=32), backend="c")()
     array([-1,  0,  3,  4, 35,  4,  4])
@@ -655,6 +673,11 @@ def _wrapped_headroom(window: int, headroom: int) -> int:
             f"windows; got {headroom}."
         )
     return window
+
+
+def _token_axis(x: Tensor) -> int:
+    """Return the axis of the tokens in ``(batch, seq)`` or ``(batch, heads, seq, head_dim)``."""
+    return 1 if x.ndim == 2 else 2
 
 
 def _check_one_a_row(shape: tuple[int | None, ...], length: Any) -> None:

@@ -111,7 +111,9 @@ class DecoderLayer(LayerOp):
 
 class DecoderState(NamedTuple):
     """
-    What a decoder's sink caches hold: one :class:`SinkCacheState` a layer, with one common length.
+    What a decoder's sink caches hold: NumPy arrays, or variables of the same types.
+
+    It is one :class:`SinkCacheState` a layer, with one common length.
 
     Attributes
     ----------
@@ -303,7 +305,7 @@ class Decoder(Layer):
         token_ids : tensor
             Shape ``(batch, seq)``, integers.
         state : DecoderState
-            The state before the chunk.
+            The state before the chunk, arrays or variables.
         cache : SinkCache or sequence of SinkCache
             The cache that ``state`` belongs to, one for all layers or one for each. Layers whose caches are
             equal are compiled once.
@@ -325,6 +327,11 @@ class Decoder(Layer):
         """
         ids = _check_token_ids(token_ids)
         caches = self.layer_caches(cache)
+        state = DecoderState(
+            keys=[pt.as_tensor(keys) for keys in state.keys],
+            values=[pt.as_tensor(values) for values in state.values],
+            length=pt.as_tensor(state.length),
+        )
         self._check_state(state, caches)
         x = self.embed(ids)
         positions = caches[0].chunk_positions(state.length, ids, count)

@@ -302,10 +302,11 @@ class YaRN(FrequencyScheme):
         r_i = \mathrm{clip}\Big(\frac{i - \ell}{h - \ell}, 0, 1\Big)
 
     with :math:`\ell = c(\beta_\text{fast})`, :math:`h = c(\beta_\text{slow})`,
-    :math:`c(n) = d \ln(L / 2\pi n) / (2 \ln b)`, kept between 0 and :math:`d - 1`. Cosines and sines are
-    multiplied by ``attention_scaling``: with :math:`g(m) = 1 + 0.1\,m \ln s` (1 for :math:`s \le 1`) it is
-    ``attention_factor`` where that is given, else :math:`g(\text{mscale}) / g(\text{mscale\_all\_dim})` where
-    both are given and not 0, else :math:`g(1)`.
+    :math:`c(n) = d \ln(L / 2\pi n) / (2 \ln b)`; :math:`\ell` is at least 0 and :math:`h` at most
+    :math:`d - 1`. Cosines and sines are multiplied by ``attention_scaling``: with
+    :math:`g(m) = 1 + 0.1\,m \ln s` (1 for :math:`s \le 1`) it is ``attention_factor`` where that is
+    given, else :math:`g(\text{mscale}) / g(\text{mscale\_all\_dim})` where both are given and not 0, else
+    :math:`g(1)`.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ class Packing:
     mask : tensor
         True for a token, False for padding, ``(batch, seq)``, bool.
     like : tensor
-        Something with the chunk's batch and sequence: ``(batch, seq)`` or ``(batch, heads, seq, head_dim)``.
+        A tensor of the chunk, ``(batch, heads, seq, head_dim)``, for its batch and sequence.
 
     Attributes
     ----------
@@ -33,14 +33,13 @@ class Packing:
     """
 
     def __init__(self, mask: TensorLike, like: Tensor) -> None:
-        axis = _token_axis(like)
-        self._mask = _check_mask(mask, like, axis)
-        self._is_single = like.type.shape[axis] == 1
+        self._mask = _check_mask(mask, like)
+        self._is_single = like.type.shape[2] == 1
         # The n-th token of a row is the one up to which n + 1 tokens are counted.
         counted: Tensor = pt.cumsum(self._mask.astype("int32"), axis=1)
         self.count: Tensor = counted[:, -1]
         zero, one = pinned(0, "int32"), pinned(1, "int32")
-        n = axis_indices(like, axis)
+        n = axis_indices(like, 2)
         before = pt.le(counted[:, None, :], n[None, :, None]).astype("int32")
         last = self._mask.shape[1].astype("int32") - one
         self._source = pt.minimum(before.sum(axis=-1, dtype="int32", acc_dtype="int32"), last)
@@ -52,39 +51,30 @@ class Packing:
 
     def unpack(self, x: Tensor) -> Tensor:
         """Return ``x``, computed for packed tokens, with each back in its place and 0 for padding."""
-        mask = self._mask
-        if x.ndim == 4:
-            mask = mask[:, None, :, None]
         back = x if self._is_single else take_tokens(x, self._target)
-        return cast(Tensor, pt.where(mask, back, pinned(0, x.dtype)))
+        return cast(Tensor, pt.where(self._mask[:, None, :, None], back, pinned(0, x.dtype)))
 
 
 def take_tokens(x: Tensor, index: Tensor) -> Tensor:
-    """Return the tokens of each row that ``index (batch, n)`` names, in its order."""
-    if x.ndim == 2:
-        return cast(Tensor, x[axis_indices(x, 0)[:, None], index])
+    """Return the tokens ``index (batch, n)`` of ``x (batch, heads, seq, head_dim)``, in this order."""
     if x.type.shape[0] == 1:
         return cast(Tensor, x[:, :, index[0]])
     batch, head = axis_indices(x, 0), axis_indices(x, 1)
     return cast(Tensor, x[batch[:, None, None], head[None, :, None], index[:, None, :]])
 
 
-def _token_axis(x: Tensor) -> int:
-    return 1 if x.ndim == 2 else 2
-
-
-def _check_mask(mask: TensorLike, like: Tensor, axis: int) -> Tensor:
+def _check_mask(mask: TensorLike, like: Tensor) -> Tensor:
     checked: Tensor = pt.as_tensor(mask)
     if checked.dtype != "bool" or checked.ndim != 2:
         raise TypeError(
             f"mask must be (batch, seq) of bool, True for a token; got {checked.type}. From positions that "
             f"are negative for padding it is made by position_ids >= 0."
         )
-    of_chunk = (like.type.shape[0], like.type.shape[axis])
+    of_chunk = (like.type.shape[0], like.type.shape[2])
     for given, size in zip(checked.type.shape, of_chunk, strict=True):
         if None not in (given, size) and given != size:
             raise ValueError(
                 f"mask must have the chunk's batch and seq, {of_chunk}; got {checked.type.shape}."
             )
-    shape = sizes(like)
-    return cast(Tensor, specify_shape(checked, (shape[0], shape[axis])))
+    batch, _, seq, _ = sizes(like)
+    return cast(Tensor, specify_shape(checked, (batch, seq)))

@@ -244,7 +244,7 @@ class RotaryEmbedding(VariadicLayer):
             scheme=self.scaling,
             exact=self.exact,
             of=of,
-            length=None if length is None else pt.as_tensor(length),
+            length=None if length is None else _widen_length(length),
         )
         if cos.ndim > 2:
             cos, sin = pt.expand_dims(cos, -3), pt.expand_dims(sin, -3)
@@ -391,6 +391,12 @@ def _check_dims(head_dim: int | None, rotary_dim: int | None) -> tuple[int | Non
     if rotary_dim > head_dim:
         raise ValueError(f"rotary_dim={rotary_dim} is larger than head_dim={head_dim}.")
     return head_dim, rotary_dim
+
+
+def _widen_length(length: TensorLike) -> Tensor:
+    """Return the length as a tensor that holds any: PyTensor gives a small Python number a narrow dtype."""
+    tensor: Tensor = pt.as_tensor(length)
+    return tensor.astype("int32") if tensor.dtype in ("int8", "int16", "uint8", "uint16") else tensor
 
 
 def _check_position_ids(position_ids: TensorLike, x: Tensor, n_axis: int) -> Tensor:

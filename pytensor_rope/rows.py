@@ -34,6 +34,10 @@ class RowCounter:
         self.lengths += counts
         self.longest = np.maximum(self.longest, self.lengths)
 
+    def count_from(self, lengths: npt.NDArray[np.integer], longest: npt.NDArray[np.integer]) -> None:
+        """Go on counting from other numbers, each ``(batch,)``."""
+        self.lengths, self.longest = lengths.astype("int64"), longest.astype("int64")
+
     def check_room(self, counts: npt.NDArray[np.integer]) -> None:
         """Refuse to read more tokens, ``(batch,)``, than the counter holds."""
         full = np.flatnonzero(self.lengths + counts > MOST_TOKENS)

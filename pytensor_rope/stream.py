@@ -498,8 +498,8 @@ class Stream:
         Raises
         ------
         ValueError
-            If the file is of another model, cache layout, batch or dtype, naming what differs; written by
-            a newer version; damaged; or no such file at all.
+            If the file is of another model, cache layout, batch or dtype, naming what differs; was written
+            by a newer version; is damaged; or is not a stream's.
         ImportError
             If safetensors isn't installed, naming the extra.
         OSError
@@ -559,15 +559,15 @@ class Stream:
         return _rows_or_nan(logits, active)
 
     def _put_lengths(self) -> None:
-        self._state.length.set_value(self._rows.lengths.astype("int32"))
+        self._own_state.set_length(self._rows.lengths.astype("int32"))
 
     def _rebatch(self, change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> None:
         """Put other rows into the state, and have its functions compiled again."""
-        old = self._state
+        old, layers = self._own_state.arrays(), range(self.decoder.config.n_layer)
         self._own_state = StreamState(
             DecoderState(
-                keys=[change(np.asarray(keys.get_value(borrow=True))) for keys in old.keys],
-                values=[change(np.asarray(values.get_value(borrow=True))) for values in old.values],
+                keys=[change(old[f"keys.{i}"]) for i in layers],
+                values=[change(old[f"values.{i}"]) for i in layers],
                 length=self._rows.lengths.astype("int32"),
             )
         )

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
-from pytensor_rope.cache import SinkCache
 from pytensor_rope.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def load_stream(stream: "Stream", path: str | os.PathLike[str]) -> None:
     if length.min() < 0 or (length > longest).any():
         raise _damaged(path, f"its rows can't have seen {length} tokens, and {longest} at most")
     stream._own_state.replace(arrays)
-    stream._rows.lengths, stream._rows.longest = length.astype("int64"), longest.astype("int64")
+    stream._rows.count_from(length, longest)
 
 
 def read_stream_file(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
@@ -171,8 +170,6 @@ def _digest(metadata: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> st
 def _layout(stream: "Stream") -> dict[str, Any]:
     """Return what the shape and the meaning of a stream's state depend on, as it stands in a file."""
     config = stream.decoder.config
-    cache: Any = stream.cache
-    caches = [cache] * config.n_layer if isinstance(cache, SinkCache) else list(cache)
     return {
         "batch": stream.batch,
         "dtype": stream.dtype,
@@ -185,7 +182,7 @@ def _layout(stream: "Stream") -> dict[str, Any]:
                 "headroom": layer.headroom,
                 "positions": layer.positions,
             }
-            for layer in caches
+            for layer in stream.decoder.layer_caches(stream.cache)
         ],
     }
 

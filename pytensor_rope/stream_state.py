@@ -75,6 +75,12 @@ class StreamState:
             for variable in self._all():
                 variable.set_value(arrays[variable.name], borrow=True)
 
+    def set_length(self, length: np.ndarray) -> None:
+        """Set the number of tokens that each row has read, ``(batch,)``, int32; the array is taken over."""
+        with self._turn.lock:
+            self._take_turn()
+            self._variables.length.set_value(length, borrow=True)
+
     def _all(self) -> list[Any]:
         state = self._variables
         return [*state.keys, *state.values, state.length]

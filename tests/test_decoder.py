@@ -125,6 +125,14 @@ def test_a_config_of_other_types_is_refused():
         dataclasses.replace(CONFIG, epsilon="small")
 
 
+def test_a_state_of_arrays_is_taken_as_it_is():
+    cache = SinkCache(1, 4)
+    ids = pt.tensor("token_ids", shape=(1, None), dtype="int64")
+    hidden, new = decoder().attend(ids, decoder().initial_state(cache, batch=1), cache)
+    assert hidden.type.shape[-1] == CONFIG.hidden_size
+    assert [x.type.shape for x in (*new.keys, *new.values)] == [(1, 2, 5, 6)] * 4
+
+
 def test_a_state_of_another_model_is_refused():
     cache = SinkCache(1, 4)
     state = decoder().initial_state(cache, batch=1)

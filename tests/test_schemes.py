@@ -375,6 +375,15 @@ def test_refused_inputs():
         RotaryEmbedding(scaling=Axial()).sequential()
 
 
+@pytest.mark.parametrize("scheme", [DYNAMIC, LONGROPE], ids=["dynamic", "longrope"])
+@pytest.mark.parametrize("length", [5, np.int8(5), 9000, pt.bscalar("length")], ids=str)
+def test_lengths_of_a_narrow_dtype(scheme, length):
+    # The original length, 4,096, is more than an int8 holds.
+    layer = RotaryEmbedding(head_dim=8, scaling=scheme)
+    cos, sin = layer.angles(np.arange(3), dtype="float32", length=length)
+    assert cos.type.shape == sin.type.shape == (3, 4)
+
+
 def test_layers_print_as_the_code_that_makes_them():
     layer = RotaryEmbedding("rotary", head_dim=8, scaling=LONGROPE, exact=False)
     assert repr(eval(repr(layer))) == repr(layer)

@@ -36,7 +36,7 @@ def fill(stream, seed=0, length=9):
     }
     arrays["length"] = np.full(stream.batch, length, "int32")
     stream._own_state.replace(arrays)
-    stream._count_from(arrays["length"], arrays["length"])
+    stream._rows.count_from(arrays["length"], arrays["length"])
 
 
 def contents(stream):
@@ -94,7 +94,7 @@ def test_the_file_is_safetensors_with_the_state_as_it_is(tmp_path):
     fill(stream)
     lengths = np.array([3, 2_000_000_000], "int32")
     stream._own_state.replace(stream._own_state.arrays() | {"length": lengths})
-    stream._count_from(lengths, lengths)
+    stream._rows.count_from(lengths, lengths)
     stream.save(tmp_path / "a")
     tensors = safetensors.numpy.load_file(tmp_path / "a")
     assert set(tensors) == {"keys.0", "keys.1", "values.0", "values.1", "length", "longest"}
