@@ -51,7 +51,7 @@ docs: $(VENV)/.docs ## Build the documentation, warnings as errors
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 	@echo "==> docs/_build/html/index.html"
 
-figures: $(VENV)/.docs ## Draw the documentation's figures again, and measure what they show
+figures: $(VENV)/.docs ## Draw the figures of frequencies and accuracy again, and measure what they show
 	@$(BIN)/python docs/figures/frequencies.py
 	@$(BIN)/python docs/figures/accuracy.py
 

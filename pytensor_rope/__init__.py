@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pytensor_rope import frequencies
     from pytensor_rope.backends import function
     from pytensor_rope.base import Layer, VariadicLayer
-    from pytensor_rope.cache import SinkCache, SinkCacheState, remap_positions
+    from pytensor_rope.cache import SinkAngles, SinkCache, SinkCacheState, remap_positions
     from pytensor_rope.checkpoints import CheckpointError
     from pytensor_rope.checkpoints.rope import RotaryFrequencies, frequencies_from_config
     from pytensor_rope.config import DecoderConfig
@@ -34,6 +34,7 @@ _HOMES = {
     "RMSNorm": "norm",
     "RotaryEmbedding": "rotary",
     "RotaryFrequencies": "checkpoints.rope",
+    "SinkAngles": "cache",
     "SinkCache": "cache",
     "SinkCacheState": "cache",
     "Stream": "stream",
@@ -57,6 +58,7 @@ __all__ = [
     "RMSNorm",
     "RotaryEmbedding",
     "RotaryFrequencies",
+    "SinkAngles",
     "SinkCache",
     "SinkCacheState",
     "Stream",

@@ -5,6 +5,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+# The counter of a stream's tokens is an int32.
+MOST_TOKENS = 2**31 - 1
+
 
 def whole_number(name: str, value: object, *, least: int) -> int:
     """Return ``value`` as an int, refusing what is no integer (TypeError) or below ``least`` (ValueError)."""
@@ -45,7 +48,7 @@ def token_counts(name: str, n: object) -> npt.NDArray[np.int32]:
         raise TypeError(f"{name} must be an integer, or one for each row; got {n!r}.")
     if (counts < 0).any():
         raise ValueError(f"{name} must be at least 0; got {n!r}.")
-    bounded: npt.NDArray[np.int32] = np.minimum(counts, 2**31 - 1).astype("int32")
+    bounded: npt.NDArray[np.int32] = np.minimum(counts, MOST_TOKENS).astype("int32")
     return bounded
 
 

@@ -13,6 +13,8 @@ class Packing:
     """
     Where the real tokens of a chunk are, for moving them to the front of their rows and back.
 
+    The places are found by comparing all pairs of them, ``(batch, seq, seq)``: meant for chunks.
+
     Parameters
     ----------
     mask : tensor

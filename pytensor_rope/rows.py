@@ -6,10 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytensor_rope.cache import SinkCache
-from pytensor_rope.checks import token_counts
-
-# The counter of tokens is an int32.
-MOST_TOKENS = 2**31 - 1
+from pytensor_rope.checks import MOST_TOKENS, token_counts
 
 
 class RowCounter:

@@ -11,10 +11,10 @@ import pytensor.tensor as pt
 
 from pytensor_rope.backends import CompiledFunction, check_backend, function
 from pytensor_rope.cache import SinkCache
-from pytensor_rope.checks import whole_number
+from pytensor_rope.checks import MOST_TOKENS, whole_number
 from pytensor_rope.decoder import Decoder, DecoderState, check_cache_dtype
 from pytensor_rope.prompts import Prompts, check_prompts, check_rows_of_ids
-from pytensor_rope.rows import MOST_TOKENS, RowCounter, check_active, check_rows
+from pytensor_rope.rows import RowCounter, check_active, check_rows
 from pytensor_rope.sampling import Sampler
 from pytensor_rope.stream_files import load_stream, save_stream
 from pytensor_rope.stream_state import StreamState, compiled_once

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
-from pytensor_rope.whole_files import write_whole
+from pytensor_rope.atomic_files import write_atomically
 
 if TYPE_CHECKING:
     from pytensor_rope.decoder import Decoder
@@ -53,7 +53,7 @@ def save_stream(stream: "Stream", path: str | os.PathLike[str]) -> None:
     }
     metadata["digest"] = _digest(metadata, arrays)
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    write_whole(Path(path), numpy_format.save(contiguous, metadata))
+    write_atomically(Path(path), numpy_format.save(contiguous, metadata))
 
 
 def load_stream(stream: "Stream", path: str | os.PathLike[str]) -> None:

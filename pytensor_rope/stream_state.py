@@ -131,8 +131,9 @@ class compiled_once:
 
     def __get__(self, stream: Any, owner: type | None = None) -> FunctionOfState:
         state: StreamState = stream._own_state
-        if self._name not in state.functions:
-            state.functions[self._name] = self._compile_function(stream)
+        with state._turn.lock:
+            if self._name not in state.functions:
+                state.functions[self._name] = self._compile_function(stream)
         return FunctionOfState(state.functions[self._name], state)
 
 

@@ -14,8 +14,8 @@ from test_stream import CONFIG, decoder_for, fresh, prompt
 
 import pytensor_rope
 from pytensor_rope import Decoder, SinkCache, Stream
+from pytensor_rope.atomic_files import write_atomically
 from pytensor_rope.stream_files import _digest, read_stream_file, weights_digest
-from pytensor_rope.whole_files import write_whole
 
 PACKAGE_ROOT = Path(pytensor_rope.__file__).parents[1]
 SMALL = replace(CONFIG, vocab_size=7, hidden_size=8, intermediate_size=8, n_head=2, n_kv_head=1, head_dim=4)
@@ -261,7 +261,7 @@ def test_leftovers_go_and_what_is_being_written_stays(tmp_path):
     others = [tmp_path / name for name in (".b.0123456789abcdef.partial", ".a.mine.partial", "a.partial")]
     for file in (dead, *others):
         file.write_bytes(b"half")
-    write_whole(path, b"first")
+    write_atomically(path, b"first")
     assert not dead.exists()
     assert all(file.exists() for file in others)
     if sys.platform != "win32":
@@ -269,7 +269,7 @@ def test_leftovers_go_and_what_is_being_written_stays(tmp_path):
 
         with dead.open("wb") as live:
             fcntl.flock(live, fcntl.LOCK_EX)
-            write_whole(path, b"second")
+            write_atomically(path, b"second")
             assert dead.exists()
     assert path.read_bytes() == b"second"
 
@@ -277,10 +277,10 @@ def test_leftovers_go_and_what_is_being_written_stays(tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="links and permissions are POSIX's")
 def test_links_and_permissions_stay(tmp_path):
     path, link = tmp_path / "a", tmp_path / "link"
-    write_whole(path, b"first")
+    write_atomically(path, b"first")
     path.chmod(0o640)
     link.symlink_to(path)
-    write_whole(link, b"second")
+    write_atomically(link, b"second")
     assert link.is_symlink()
     assert path.read_bytes() == b"second"
     assert stat.S_IMODE(path.stat().st_mode) == 0o640

@@ -224,7 +224,7 @@ def refused(call, error, message):
         refused(lambda s: s.step([1, 2, 3], active=[True]), ValueError, r"got bool of shape \(1,\)"),
         refused(lambda s: s.step([1, 2, 3], active=[False] * 3), ValueError, "active leaves out every row"),
         refused(lambda s: s.step([1, -1, 3], active=[True] * 3), ValueError, "the vocabulary; got -1"),
-        refused(lambda s: s.rewind(1), ValueError, "n must be at most 0 for row 0, at 0 tokens; got 1"),
+        refused(lambda s: s.rewind(2), ValueError, "n must be at most 1 for row 1, at 1 tokens; got 2"),
         refused(lambda s: s.rewind(-1), ValueError, "n must be at least 0; got -1"),
         refused(lambda s: s.rewind(0.5), TypeError, "n must be an integer"),
         refused(lambda s: s.rewind([0, 0]), ValueError, "n must be one number, or one for each of 3 rows"),
@@ -238,9 +238,10 @@ def refused(call, error, message):
 )
 def test_what_is_refused_changes_nothing(call, error, message):
     rows = stream("jax")
+    rows._rows.advance(np.array([3, 1, 2]))
     with pytest.raises(error, match=message):
         call(rows)
-    assert (rows.batch, rows.lengths.tolist()) == (3, [0, 0, 0])
+    assert (rows.batch, rows.lengths.tolist()) == (3, [3, 1, 2])
 
 
 def test_each_row_ends_where_its_counter_does():

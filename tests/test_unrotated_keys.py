@@ -88,9 +88,7 @@ SCALE = {"deepseek": (0.07 * np.log(4) + 1) ** 2 / np.sqrt(HEAD_DIM)}
 @cache
 def steps_on(backend):
     """The step of every case, in one compiled function."""
-    q, k, v = (
-        pt.tensor(shape=(1, heads, 1, HEAD_DIM), dtype="float32") for heads in (N_HEAD, N_KV_HEAD, N_KV_HEAD)
-    )
+    q, k, v = (pt.tensor(shape=(1, heads, 1, HEAD_DIM), dtype="float32") for heads in HEADS)
     inputs, outputs, states = [q, k, v], [], {}
     for name, sinks, window, positions in CASES:
         sink_cache = SinkCache(sinks, window, positions=positions)
@@ -137,10 +135,7 @@ def test_token_by_token_against_the_definition(backend, name, sinks, window, pos
 @cache
 def forward_on(backend):
     """A chunk over an empty cache that holds everything: one full forward pass at the chunk's length."""
-    q, k, v = (
-        pt.tensor(shape=(1, heads, None, HEAD_DIM), dtype="float32")
-        for heads in (N_HEAD, N_KV_HEAD, N_KV_HEAD)
-    )
+    q, k, v = (pt.tensor(shape=(1, heads, None, HEAD_DIM), dtype="float32") for heads in HEADS)
     sink_cache = SinkCache(0, 64)
     initial = sink_cache.initial_state(1, N_KV_HEAD, HEAD_DIM)
     outputs = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,7 @@ def _as_rows(config: DecoderConfig, options: argparse.Namespace) -> list[tuple[s
         ("output head", "the token embedding" if config.tied else "its own"),
         ("context", f"{config.context_length:,}"),
         ("rope base", f"{config.base:,.10g}"),
-        ("rope scaling", str(config.scaling)),
+        ("rope scaling", textwrap.shorten(str(config.scaling), 90, placeholder=" ...")),
         ("rope pairing", f"{config.pairing}, {rotary_dim:,} of {config.head_dim:,} rotated"),
         ("norm epsilon", f"{config.epsilon:g}"),
         (

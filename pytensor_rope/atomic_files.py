@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes) -> None:
     """
     Replace a file in one step: at every moment ``path`` is the old file or the new one, whole.
 
