@@ -17,7 +17,6 @@ from pytensor_rope.frequencies import (
     FrequencyScheme,
     Linear,
     LongRoPE,
-    XPos,
     scheme_from_plain,
     turns,
 )
@@ -141,34 +140,36 @@ def angles(
         cos, sin = op(position_ids) if rotary_dim is not None else op(position_ids, like)
         return cos, sin
 
+    if rotary_dim is None:
+        return of_static(scheme)
     if isinstance(scheme, DynamicNTK | LongRoPE):
-        assert rotary_dim is not None
-        original = scheme.original_max_position_embeddings
         length = _row_length(position_ids) if length is None else length
-        is_longer = pt.gt(length, pinned(original, length.dtype))[..., None, None]
+        original = scheme.original_max_position_embeddings
         if isinstance(scheme, DynamicNTK):
-            stretched: tuple[Tensor, ...] = _ntk_at(
-                scheme, length, position_ids, rotary_dim, base, dtype, exact
-            )
+            far = _ntk_at(scheme, length, position_ids, rotary_dim, base, dtype, exact)
         else:
-            stretched = of_static(scheme.at(original + 1))
-        plain = of_static(scheme.at(original))
-        cos, sin = (pt.where(is_longer, far, near) for far, near in zip(stretched, plain, strict=True))
+            far = of_static(scheme.at(original + 1))
+        near = of_static(scheme.at(original))
+        is_longer = pt.gt(length, pinned(original, length.dtype))[..., None, None]
+        cos, sin = (pt.where(is_longer, *both) for both in zip(far, near, strict=True))
     else:
         cos, sin = of_static(scheme)
     if scheme.n_axis > 1:
-        assert rotary_dim is not None
         axes = np.array(scheme.axes(rotary_dim))
         cos, sin = _choose_axes(cos, axes), _choose_axes(sin, axes)
-    if isinstance(scheme, XPos):
-        assert rotary_dim is not None
-        log_decay = scheme.log_decay(rotary_dim) * (1 if of == "queries" else -1)
-        decay = _exp(position_ids.astype("float64")[..., None] * log_decay).astype(dtype)
-        cos, sin = cos * decay, sin * decay
-    if scheme.attention_scaling != 1:
-        factor = pinned(scheme.attention_scaling, dtype)
-        cos, sin = cos * factor, sin * factor
-    return cos, sin
+    factor = _factor(scheme, position_ids, rotary_dim, dtype, of)
+    return (cos, sin) if factor is None else (cos * factor, sin * factor)
+
+
+def _factor(
+    scheme: FrequencyScheme, position_ids: Tensor, rotary_dim: int, dtype: str, of: str
+) -> Tensor | np.ndarray | None:
+    """Return what the scheme multiplies rotated queries or keys with, None for 1."""
+    log_decay = scheme.log_decay(rotary_dim)
+    if log_decay is not None:
+        towards = log_decay if of == "queries" else -log_decay
+        return cast(Tensor, _exp(position_ids.astype("float64")[..., None] * towards).astype(dtype))
+    return None if scheme.attention_scaling == 1 else pinned(scheme.attention_scaling, dtype)
 
 
 def _row_length(position_ids: Tensor) -> Tensor:

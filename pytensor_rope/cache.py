@@ -27,7 +27,7 @@ class SinkCacheState(NamedTuple):
     ----------
     keys, values
         Shape ``(batch, n_kv_head, capacity, head_dim)``. The keys are rotated where the rotation
-        ``turns_keys_for_good``, and otherwise kept as they were.
+        ``caches_rotated_keys``, and otherwise kept as they were.
     length
         Number of tokens seen by each row, ``(batch,)``, int32.
     """
@@ -77,7 +77,7 @@ class SinkCache:
     :math:`R = W + \text{headroom}`. A chunk of any length attends to the cache as it was before the chunk
     and to itself, and is written afterwards, so any chunking gives what one token at a time gives. The one
     exception is a chunk within which the frequencies change: all of it is read by those of its last token
-    (:meth:`readable_at_once` says how long it may be; a :class:`~pytensor_rope.Stream` heeds it).
+    (:meth:`longest_chunk` says how long it may be; a :class:`~pytensor_rope.Stream` heeds it).
 
     Parameters
     ----------
@@ -309,7 +309,7 @@ class SinkCache:
         )
         if packing is not None:
             attended = packing.unpack(attended)
-        return attended, self.update(state, turned if rotary.turns_keys_for_good else k, v, count)
+        return attended, self.update(state, turned if rotary.scaling.caches_rotated_keys else k, v, count)
 
     def angles(
         self,
@@ -347,7 +347,7 @@ class SinkCache:
             With ``positions="wrapped"``, if a key's rotation doesn't stay right.
         """
         from_sinks = self.sink_query_positions(positions)
-        if rotary.turns_keys_for_good:
+        if rotary.scaling.caches_rotated_keys:
             turn = rotary.angles(self.query_positions(positions), like=like, dtype=dtype)
             sink_query = rotary.angles(from_sinks, like=like, dtype=dtype)
             return SinkAngles(query=turn, sink_query=sink_query, key=turn, cached=None)
@@ -373,7 +373,7 @@ class SinkCache:
             cached=turned(pt.where(is_sink, held, held - start), "keys"),
         )
 
-    def readable_at_once(self, scheme: FrequencyScheme, length: int) -> int | None:
+    def longest_chunk(self, scheme: FrequencyScheme, length: int) -> int | None:
         """
         Return how many tokens can be read as one chunk after ``length``, as if they were read one by one.
 

@@ -39,7 +39,7 @@ class DecoderLayer(LayerOp):
     of the queries' angles, of those that queries see the sinks from and of the keys', ``(batch, 1, seq,
     rotary_dim // 2)``, the positions ``(batch, seq)``, and with a cache its keys, rotated, its values and its
     slot positions. Outputs are the new hidden states and the chunk's keys and values, to be put into the
-    cache, in its dtype: the keys rotated where ``turns_keys_for_good``. They are attended to as the cache
+    cache, in its dtype: the keys rotated where ``caches_rotated_keys``. They are attended to as the cache
     keeps them, so that it makes no difference which tokens of a text are read as one chunk.
     """
 
@@ -49,7 +49,7 @@ class DecoderLayer(LayerOp):
         "epsilon",
         "pairing",
         "rotary_dim",
-        "turns_keys_for_good",
+        "caches_rotated_keys",
         "scale",
         "sinks",
         "window",
@@ -60,7 +60,7 @@ class DecoderLayer(LayerOp):
     epsilon: float
     pairing: str
     rotary_dim: int
-    turns_keys_for_good: bool
+    caches_rotated_keys: bool
     scale: float
     sinks: int
     window: int | None
@@ -96,7 +96,7 @@ class DecoderLayer(LayerOp):
         h = rms_norm(x, weights["feed_forward_norm"], epsilon=self.epsilon)
         gate, up = _project(h, weights["gate"]), _project(h, weights["up"])
         x = x + _project(gate * pt.sigmoid(gate) * up, weights["down"])
-        return [x, turned if self.turns_keys_for_good else k, v]
+        return [x, turned if self.caches_rotated_keys else k, v]
 
     @override
     def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
@@ -411,7 +411,7 @@ class Decoder(Layer):
             epsilon=config.epsilon,
             pairing=config.pairing,
             rotary_dim=config.rotary_dim or config.head_dim,
-            turns_keys_for_good=self.rotary.turns_keys_for_good,
+            caches_rotated_keys=self.rotary.scaling.caches_rotated_keys,
             scale=float(self.rotary.scaling.softmax_scaling / np.sqrt(config.head_dim)),
             sinks=sinks,
             window=window,

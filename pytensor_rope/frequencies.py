@@ -17,6 +17,9 @@ import numpy as np
 
 from pytensor_rope.checks import finite_number, positive_number, true_or_false, whole_number
 
+# Far more than any head has, and few enough for 60 digits of each to take no time.
+_MOST_DIMENSIONS = 2**16
+
 _PRECISION = Context(prec=60)
 _TWO_PI = Decimal("6.28318530717958647692528676655900576839433879875021164194988918461563281")
 
@@ -36,9 +39,13 @@ class FrequencyScheme(ABC):
         Number of position axes: 1 for text.
     depends_on_length : bool
         Whether the frequencies change with the length of the sequence.
+    caches_rotated_keys : bool
+        Whether a key that was rotated once stays right, however long the sequence becomes. If not, a cache
+        keeps keys as they were and rotates them when it reads.
     """
 
     depends_on_length: ClassVar[bool] = False
+    caches_rotated_keys: ClassVar[bool] = True
 
     @property
     def attention_scaling(self) -> float:
@@ -103,6 +110,14 @@ class FrequencyScheme(ABC):
     def same_until(self, length: int) -> int | None:
         """Return the greatest length with the frequencies of ``length``, None where there is none."""
         whole_number("length", length, least=1)
+        return None
+
+    def log_decay(self, rotary_dim: int) -> np.ndarray | None:
+        """
+        Return the logarithm of each pair's decay with the position, None where nothing decays.
+
+        Queries are multiplied and keys divided by the decay, ``(rotary_dim // 2,)``, float64.
+        """
         return None
 
     def axes(self, rotary_dim: int) -> tuple[int, ...]:
@@ -262,6 +277,7 @@ class DynamicNTK(FrequencyScheme):
     """
 
     depends_on_length: ClassVar[bool] = True
+    caches_rotated_keys: ClassVar[bool] = False
 
     factor: float
     original_max_position_embeddings: int
@@ -556,6 +572,7 @@ class LongRoPE(FrequencyScheme):
     """
 
     depends_on_length: ClassVar[bool] = True
+    caches_rotated_keys: ClassVar[bool] = False
 
     short_factor: tuple[float, ...]
     long_factor: tuple[float, ...]
@@ -698,7 +715,7 @@ class MRoPE(FrequencyScheme):
         true_or_false("interleaved", self.interleaved)
         if not isinstance(self.scaling, FrequencyScheme):
             raise TypeError(f"scaling must be a frequency scheme; got {self.scaling!r}.")
-        if self.scaling.n_axis > 1 or self.scaling.depends_on_length or isinstance(self.scaling, XPos):
+        if self.scaling.n_axis > 1 or not self.scaling.caches_rotated_keys:
             raise ValueError(
                 f"scaling must be a scheme of one axis that stays the same at every length; got "
                 f"{self.scaling}."
@@ -841,13 +858,15 @@ class XPos(FrequencyScheme):
     array([-0.002447, -0.001499, -0.000863, -0.000384])
     """
 
+    caches_rotated_keys: ClassVar[bool] = False
+
     scale_base: float = 512.0
 
     def __post_init__(self) -> None:
         self._set("scale_base", positive_number("scale_base", self.scale_base))
 
+    @override
     def log_decay(self, rotary_dim: int) -> np.ndarray:
-        """Return the logarithm of each pair's decay a position, ``(rotary_dim // 2,)``, float64."""
         d = check_rotary_dim(rotary_dim)
         zeta: np.ndarray = np.log((np.arange(0, d, 2) + 0.4 * d) / (1.4 * d)) / self.scale_base
         return zeta
@@ -973,6 +992,8 @@ def turns(scheme: FrequencyScheme, rotary_dim: int, base: float, *, bits: int) -
 def check_rotary_dim(rotary_dim: object, name: str = "rotary_dim") -> int:
     """Return ``rotary_dim`` as an int, refusing what can't be split into pairs."""
     d = whole_number(name, rotary_dim, least=2)
+    if d > _MOST_DIMENSIONS:
+        raise ValueError(f"{name} must be at most {_MOST_DIMENSIONS}; got {rotary_dim!r:.40}.")
     if d % 2:
         raise ValueError(
             f"{name} must be even, since dimensions are rotated in pairs; got {d}. Pass an even "

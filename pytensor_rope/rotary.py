@@ -14,7 +14,7 @@ from pytensor_rope.base import (
     resolve_name,
 )
 from pytensor_rope.checks import positive_number, true_or_false, whole_number
-from pytensor_rope.frequencies import FrequencyScheme, XPos, check_rotary_dim, resolve_scaling
+from pytensor_rope.frequencies import FrequencyScheme, check_rotary_dim, resolve_scaling
 from pytensor_rope.rotate import PAIRINGS, check_batch, check_sequence, rotate
 
 _ROLES = ("queries", "keys")
@@ -127,15 +127,6 @@ class RotaryEmbedding(VariadicLayer):
         settings = ", ".join(f"{key}={getattr(self, key)!r}" for key in shown)
         return f"{type(self).__name__}({self.name!r}, {settings})"
 
-    @property
-    def turns_keys_for_good(self) -> bool:
-        """
-        Whether a key that was rotated once stays right, however long the sequence becomes.
-
-        If not, a cache has to keep keys as they were and rotate them when it reads.
-        """
-        return not (self.scaling.depends_on_length or isinstance(self.scaling, XPos))
-
     def sequential(self) -> "RotaryEmbedding":
         """Return the rotation for positions along one axis, as text has them."""
         if self.scaling.n_axis == 1:
@@ -223,6 +214,8 @@ class RotaryEmbedding(VariadicLayer):
         ValueError
             If not one of ``like`` and ``dtype`` is given, the layer doesn't know its dimension, or ``of``
             is something else.
+        TypeError
+            If ``position_ids`` are no numbers, or ``length`` no integers.
         """
         if (like is None) == (dtype is None):
             raise ValueError(f"{self.name} takes the dtype from like or from dtype: pass one of them.")
@@ -234,7 +227,7 @@ class RotaryEmbedding(VariadicLayer):
         elif rotary_dim is None:
             raise ValueError(f"{self.name} has no head_dim or rotary_dim: pass like to take it from.")
         assert dtype is not None
-        position_ids = pt.as_tensor(position_ids)
+        position_ids = _check_number_dtype(position_ids)
         cos, sin = angles(
             position_ids,
             rotary_dim,
@@ -244,7 +237,7 @@ class RotaryEmbedding(VariadicLayer):
             scheme=self.scaling,
             exact=self.exact,
             of=of,
-            length=None if length is None else _widen_length(length),
+            length=None if length is None else _check_length(length),
         )
         if cos.ndim > 2:
             cos, sin = pt.expand_dims(cos, -3), pt.expand_dims(sin, -3)
@@ -393,16 +386,23 @@ def _check_dims(head_dim: int | None, rotary_dim: int | None) -> tuple[int | Non
     return head_dim, rotary_dim
 
 
-def _widen_length(length: TensorLike) -> Tensor:
+def _check_length(length: TensorLike) -> Tensor:
     """Return the length as a tensor that holds any: PyTensor gives a small Python number a narrow dtype."""
     tensor: Tensor = pt.as_tensor(length)
-    return tensor.astype("int32") if tensor.dtype in ("int8", "int16", "uint8", "uint16") else tensor
+    if not tensor.dtype.startswith(("int", "uint")):
+        raise TypeError(f"length must be integers, a number of tokens; got {tensor.dtype}.")
+    return cast(Tensor, tensor.astype("int64"))
 
 
-def _check_position_ids(position_ids: TensorLike, x: Tensor, n_axis: int) -> Tensor:
+def _check_number_dtype(position_ids: TensorLike) -> Tensor:
     positions: Tensor = pt.as_tensor(position_ids)
     if positions.dtype == "bool" or positions.dtype.startswith("complex"):
         raise TypeError(f"position_ids must be integers or floats; got {positions.dtype}.")
+    return positions
+
+
+def _check_position_ids(position_ids: TensorLike, x: Tensor, n_axis: int) -> Tensor:
+    positions = _check_number_dtype(position_ids)
     if x.ndim < 2:
         raise ValueError(f"x must be (..., n_head, seq, head_dim); got {x.ndim} dimensions.")
     leading = 0 if n_axis == 1 else 1

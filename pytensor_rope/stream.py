@@ -529,7 +529,7 @@ class Stream:
         start = 0
         while start < ids.shape[1]:
             left = np.maximum(counts - start, 0)
-            size = min(_CHUNK[self.backend], self._readable_at_once(left))
+            size = min(_CHUNK[self.backend], self._longest_chunk(left))
             read = np.minimum(left, size).astype("int32")
             # Frequencies that change with every token make chunks of one.
             chunk = 1 if size == 1 else _CHUNK[self.backend]
@@ -541,11 +541,11 @@ class Stream:
             yield hidden, read
             start += size
 
-    def _readable_at_once(self, left: npt.NDArray[np.int32]) -> int:
+    def _longest_chunk(self, left: npt.NDArray[np.int32]) -> int:
         """Return how many tokens a row can read as one chunk, as if it read them one by one."""
         scheme = self.decoder.rotary.scaling
         bounds = [
-            cache.readable_at_once(scheme, int(length))
+            cache.longest_chunk(scheme, int(length))
             for cache in set(self.decoder.layer_caches(self.cache))
             for length in self._rows.lengths[left > 0]
         ]

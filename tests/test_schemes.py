@@ -351,6 +351,7 @@ def test_graphs_of_nested_schemes_are_written_as_json_and_read_again():
             "scaling must be one of none.*or a scheme",
         ),
         ({"exact": 1}, TypeError, "exact must be True or False; got 1"),
+        ({"head_dim": 10**400}, ValueError, "head_dim must be at most 65536; got 1000"),
     ],
 )
 def test_refused_layers(arguments, error, message):
@@ -368,6 +369,8 @@ def test_refused_inputs():
     assert multimodal(x, np.zeros((3, 2, 5), "int64")).type.shape == (2, 4, 5, 8)
     with pytest.raises(ValueError, match="of must be one of queries, keys; got 'values'"):
         RotaryEmbedding()(x, np.arange(5), of="values")
+    with pytest.raises(TypeError, match="length must be integers, a number of tokens; got float64"):
+        RotaryEmbedding(scaling=DYNAMIC)(x, np.arange(5), length=4097.0)
     unknown = pt.tensor("x", shape=(None,) * 4, dtype="float32")
     with pytest.raises(ValueError, match="YaRN must know how much it rotates: pass head_dim or rotary_dim"):
         RotaryEmbedding(scaling=YaRN(factor=2.0, original_max_position_embeddings=64))(unknown, np.arange(5))
