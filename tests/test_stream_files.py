@@ -89,6 +89,37 @@ def test_a_text_saved_half_way_goes_on_with_its_last_token(backend, tmp_path):
     assert [*first, *stream.generate(first[-1:], 18)] == whole
 
 
+def test_rows_go_on_where_they_were_and_can_go_back_no_further(tmp_path):
+    pytest.importorskip("jax")
+    stream = Stream(decoder_for("jax"), SinkCache(2, 8, headroom=4), backend="jax", batch=2)
+    stream.prefill([prompt()[:20], prompt()[:13]])
+    stream.rewind([3, 0])
+    stream.save(tmp_path / "a")
+    want = stream.step([5, 6])
+    stream.reset()
+    stream.load(tmp_path / "a")
+    assert stream.lengths.tolist() == [17, 13]
+    fork = stream.fork()
+    np.testing.assert_array_equal(stream.step([5, 6]), want)
+    with pytest.raises(ValueError, match="n must be at most 1 for row 0"):
+        fork.rewind([2, 0])
+    assert fork.lengths.tolist() == [17, 13]
+    fork.drop(1)
+    np.testing.assert_allclose(fork.step(5)[0], want[0], atol=1e-5, rtol=0)
+    assert stream.lengths.tolist() == [18, 14]
+
+
+def test_layers_of_different_caches_go_on_bit_for_bit(tmp_path):
+    pytest.importorskip("jax")
+    caches = [SinkCache(2, 8), SinkCache(2, 5, positions="wrapped")]
+    stream = Stream(decoder_for("jax"), caches, backend="jax")
+    stream.prefill(prompt())
+    stream.save(tmp_path / "a")
+    want = stream.step(3)
+    stream.load(tmp_path / "a")
+    np.testing.assert_array_equal(stream.step(3), want)
+
+
 def test_the_file_is_safetensors_with_the_state_as_it_is(tmp_path):
     stream = small_stream(sinks=2, batch=2)
     fill(stream)
