@@ -15,8 +15,8 @@ from pytensor_rope.frequencies import (
     Default,
     DynamicNTK,
     FrequencyScheme,
+    LengthDependent,
     Linear,
-    LongRoPE,
     scheme_from_plain,
     turns,
 )
@@ -142,7 +142,7 @@ def angles(
 
     if rotary_dim is None:
         return of_static(scheme)
-    if isinstance(scheme, DynamicNTK | LongRoPE):
+    if isinstance(scheme, LengthDependent):
         length = _row_length(position_ids) if length is None else length
         original = scheme.original_max_position_embeddings
         if isinstance(scheme, DynamicNTK):

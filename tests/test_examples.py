@@ -14,8 +14,9 @@ import reference
 
 ROOT = Path(__file__).parents[1]
 MODULES = (
-    *("attention", "backends", "base", "cache", "config", "decoder", "frequencies", "model", "norm"),
+    *("attention", "backends", "base", "cache", "config", "decoder", "model", "norm"),
     *("rotary", "sampling", "stream", "tokenizer", "checkpoints", "checkpoints.rope"),
+    *(f"frequencies.{name}" for name in ("axes", "decay", "length", "resolve", "static")),
 )
 PAGES = ("README.md", "docs/getting_started.md", "docs/concepts.md", "docs/streams.md", "docs/backends.md")
 CONSOLE_PAGES = ("docs/frequencies.md", "docs/accuracy.md")
