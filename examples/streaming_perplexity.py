@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 import pytensor_rope as rope
-from pytensor_rope.cache import POSITIONS
+from pytensor_rope.layout import POSITIONS
 
 type Curves = dict[str, npt.NDArray[np.float64]]
 type Settings = dict[str, Any]

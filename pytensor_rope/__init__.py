@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     from pytensor_rope import frequencies
     from pytensor_rope.backends import function
     from pytensor_rope.base import Layer, VariadicLayer
-    from pytensor_rope.cache import SinkAngles, SinkCache, SinkCacheState, remap_positions
+    from pytensor_rope.cache import SinkAngles, SinkCache, SinkCacheState
     from pytensor_rope.checkpoints import CheckpointError
     from pytensor_rope.checkpoints.rope import RotaryFrequencies, frequencies_from_config
     from pytensor_rope.config import DecoderConfig
     from pytensor_rope.decoder import Decoder, DecoderState
     from pytensor_rope.frequencies import inverse_frequencies
+    from pytensor_rope.layout import remap_positions
     from pytensor_rope.model import Model, load_model
     from pytensor_rope.norm import RMSNorm, rms_norm
     from pytensor_rope.rotary import RotaryEmbedding, rotary_embedding
@@ -43,7 +44,7 @@ _HOMES = {
     "function": "backends",
     "inverse_frequencies": "frequencies",
     "load_model": "model",
-    "remap_positions": "cache",
+    "remap_positions": "layout",
     "rms_norm": "norm",
     "rotary_embedding": "rotary",
 }

@@ -101,3 +101,9 @@ def dtypes_at_run_time(compiled, *args):
 
 def random(seed, *shape, dtype="float64"):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def types_within(values):
+    """Return the types of plain values, those in nested tuples included."""
+    nested = (types_within(value) if isinstance(value, tuple) else {type(value)} for value in values)
+    return set().union(*nested)

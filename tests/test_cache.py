@@ -8,13 +8,13 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import reference
-from conftest import compile_for, dtypes_at_run_time, random
+from conftest import compile_for, dtypes_at_run_time, random, types_within
 from pytensor.graph.traversal import ancestors
 
 from pytensor_rope import RotaryEmbedding, SinkCache, SinkCacheState, function
 from pytensor_rope.attention import SinkAttention, sink_attention
 from pytensor_rope.base import LayerOp
-from pytensor_rope.cache import remap_positions
+from pytensor_rope.layout import remap_positions
 
 BATCH, N_HEAD, N_KV_HEAD, HEAD_DIM = 2, 4, 2, 32
 TOKENS = 23
@@ -666,7 +666,7 @@ def test_props_are_plain_values_and_survive_pickling(scale):
     assert any(isinstance(op, SinkAttention) for op in ops)
     for op in ops:
         props = {name: getattr(op, name) for name in op.__props__}
-        assert {type(value) for value in props.values()} <= {int, float, str, bool, type(None)}, props
+        assert types_within(props.values()) <= {int, float, str, bool, type(None)}, props
         copied = pickle.loads(pickle.dumps(op))
         assert copied == op
         assert {name: getattr(copied, name) for name in op.__props__} == props

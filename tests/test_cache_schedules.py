@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytensor_rope import RotaryEmbedding, SinkCache, SinkCacheState
-from pytensor_rope.cache import POSITIONS
+from pytensor_rope.layout import POSITIONS
 
 BATCH, N_KV_HEAD, HEAD_DIM = 2, 2, 16
 

@@ -14,7 +14,7 @@ import reference
 
 ROOT = Path(__file__).parents[1]
 MODULES = (
-    *("attention", "backends", "base", "cache", "config", "decoder", "model", "norm"),
+    *("attention", "backends", "base", "cache", "config", "decoder", "layout", "model", "norm"),
     *("rotary", "sampling", "stream", "tokenizer", "checkpoints", "checkpoints.rope"),
     *(f"frequencies.{name}" for name in ("axes", "decay", "length", "resolve", "static")),
 )

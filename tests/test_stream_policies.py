@@ -8,7 +8,7 @@ import pytest
 from small_decoder import CONFIG, decoder_for, prompt, weights
 
 from pytensor_rope import SinkCache, Stream
-from pytensor_rope.cache import POSITIONS
+from pytensor_rope.layout import POSITIONS
 
 # The case that ExecuTorch publishes with its remapped positions (pytorch/executorch, pull request 19011):
 # a context of 64, 4 sinks, a window of 16, and 100 tokens written after a prompt of 4.
