@@ -11,7 +11,7 @@ from pytensor.tensor import TensorLike
 
 from pytensor_rope.attention import sink_attention
 from pytensor_rope.base import FLOAT_DTYPES, Tensor, axis_indices, float_tensor, pinned
-from pytensor_rope.checks import finite_number, token_counts, whole_number
+from pytensor_rope.checks import finite_number, one_of, token_counts, whole_number
 from pytensor_rope.frequencies import FrequencyScheme
 from pytensor_rope.packing import Packing, take_tokens
 from pytensor_rope.rotary import RotaryEmbedding
@@ -137,9 +137,7 @@ class SinkCache:
         self.sinks = whole_number("sinks", sinks, least=0)
         self.window = whole_number("window", window, least=1)
         self.headroom = whole_number("headroom", headroom, least=0)
-        if positions not in POSITIONS:
-            raise ValueError(f"positions must be one of {', '.join(POSITIONS)}; got {positions!r}.")
-        self.positions = positions
+        self.positions = one_of("positions", positions, POSITIONS)
         if positions == "wrapped":
             self.headroom = _wrapped_headroom(self.window, self.headroom)
 
