@@ -9,7 +9,7 @@ from pytensor.gradient import disconnected_grad, disconnected_type
 from pytensor.graph.basic import Apply
 from pytensor.raise_op import Assert
 
-from pytensor_rope.base import BroadcastingLayerOp, Tensor, computation_dtype, pinned
+from pytensor_rope.base import BroadcastingLayerOp, Tensor, computation_dtype, pinned, sizes
 from pytensor_rope.frequencies import (
     NTK,
     Default,
@@ -145,7 +145,9 @@ def angles(
         assert rotary_dim is not None
         original = scheme.original_max_position_embeddings
         length = _row_length(position_ids) if length is None else length
-        is_longer = pt.gt(length, pinned(original, length.dtype))[..., None, None]
+        # Beyond what an int32 holds, no length of that dtype is longer.
+        bound = min(original, 2**31 - 1) if length.dtype == "int32" else original
+        is_longer = pt.gt(length, pinned(bound, length.dtype))[..., None, None]
         if isinstance(scheme, DynamicNTK):
             stretched: tuple[Tensor, ...] = _ntk_at(
                 scheme, length, position_ids, rotary_dim, base, dtype, exact
@@ -163,7 +165,7 @@ def angles(
     if isinstance(scheme, XPos):
         assert rotary_dim is not None
         log_decay = scheme.log_decay(rotary_dim) * (1 if of == "queries" else -1)
-        decay = _exp(position_ids.astype("float64")[..., None] * log_decay).astype(dtype)
+        decay = _exp(_widened(position_ids, "float64")[..., None] * log_decay).astype(dtype)
         cos, sin = cos * decay, sin * decay
     if scheme.attention_scaling != 1:
         factor = pinned(scheme.attention_scaling, dtype)
@@ -171,7 +173,35 @@ def angles(
     return cos, sin
 
 
+class Widen(BroadcastingLayerOp):
+    """A cast to a wider float whose gradient is cast back; PyTensor's own stays in the wider dtype."""
+
+    __props__ = ("dtype",)
+
+    dtype: str
+
+    @override
+    def build_inner_graph(self, *inputs: Tensor) -> list[Any]:
+        return [inputs[0].astype(self.dtype)]
+
+    @override
+    def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
+        return [shapes[0]]
+
+
+def _widened(position_ids: Tensor, dtype: str) -> Tensor:
+    """Return positions in a float dtype at least as wide."""
+    if not position_ids.dtype.startswith("float") or position_ids.dtype == dtype:
+        return cast(Tensor, position_ids.astype(dtype))
+    return cast(Tensor, Widen(dtype=dtype)(position_ids))
+
+
 def _row_length(position_ids: Tensor) -> Tensor:
+    if not position_ids.type.shape[-1]:
+        # Nothing has no maximum. Position 0 needs no more than the plain frequencies.
+        *batch, _ = sizes(position_ids)
+        nothing = pt.zeros((*batch, 1), dtype=position_ids.dtype)
+        position_ids = pt.concatenate([position_ids, nothing], axis=-1)
     last = disconnected_grad(position_ids.max(axis=-1))
     if last.dtype.startswith("float"):
         return cast(Tensor, last.astype("float64") + pinned(1, "float64"))
@@ -203,7 +233,8 @@ def _ntk_at(
     ratio = _exp(_log(stretch)[..., None, None] * exponents)
     theta = Default().inverse_frequencies(d, base=base)
     if not exact or position_ids.dtype.startswith("float"):
-        return tuple(_cos_sin(_product(position_ids, ratio * theta, dtype), dtype))
+        wide = "float64" if "float64" in (position_ids.dtype, dtype) else "float32"
+        return tuple(_cos_sin(_product(_widened(position_ids, wide), ratio * theta, dtype), dtype))
     turn = ratio * (theta / (2 * np.pi))
     turn = turn - pt.floor(turn)
     if dtype == "float64":

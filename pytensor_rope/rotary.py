@@ -2,9 +2,11 @@
 
 from typing import cast
 
+import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor import TensorLike
 from pytensor.tensor.shape import specify_shape
+from pytensor.tensor.variable import TensorConstant
 
 from pytensor_rope.angles import SYMBOLIC_SCHEMES, angles
 from pytensor_rope.base import (
@@ -13,7 +15,7 @@ from pytensor_rope.base import (
     float_tensor,
     resolve_name,
 )
-from pytensor_rope.checks import positive_number, true_or_false, whole_number
+from pytensor_rope.checks import one_of, positive_number, true_or_false, whole_number
 from pytensor_rope.frequencies import FrequencyScheme, XPos, check_rotary_dim, resolve_scaling
 from pytensor_rope.rotate import PAIRINGS, check_batch, check_sequence, rotate
 
@@ -114,9 +116,7 @@ class RotaryEmbedding(VariadicLayer):
         self.name = resolve_name(name, type(self).__name__, "head_dim")
         self.base = positive_number("base", base)
         self.scaling = resolve_scaling(scaling, scaling_factor)
-        if pairing not in PAIRINGS:
-            raise ValueError(f"pairing must be one of {', '.join(PAIRINGS)}; got {pairing!r}.")
-        self.pairing = pairing
+        self.pairing = one_of("pairing", pairing, PAIRINGS)
         self.exact = true_or_false("exact", exact)
         self.head_dim, self.rotary_dim = _check_dims(head_dim, rotary_dim)
         if (d := self.rotary_dim or self.head_dim) is not None:
@@ -226,8 +226,7 @@ class RotaryEmbedding(VariadicLayer):
         """
         if (like is None) == (dtype is None):
             raise ValueError(f"{self.name} takes the dtype from like or from dtype: pass one of them.")
-        if of not in _ROLES:
-            raise ValueError(f"of must be one of {', '.join(_ROLES)}; got {of!r}.")
+        of = one_of("of", of, _ROLES)
         rotary_dim = self.rotary_dim or self.head_dim
         if like is not None:
             rotary_dim, dtype = self._resolve_rotary_dim(like), like.dtype
@@ -244,7 +243,7 @@ class RotaryEmbedding(VariadicLayer):
             scheme=self.scaling,
             exact=self.exact,
             of=of,
-            length=None if length is None else pt.as_tensor(length),
+            length=None if length is None else _check_length(length),
         )
         if cos.ndim > 2:
             cos, sin = pt.expand_dims(cos, -3), pt.expand_dims(sin, -3)
@@ -391,6 +390,22 @@ def _check_dims(head_dim: int | None, rotary_dim: int | None) -> tuple[int | Non
     if rotary_dim > head_dim:
         raise ValueError(f"rotary_dim={rotary_dim} is larger than head_dim={head_dim}.")
     return head_dim, rotary_dim
+
+
+def _check_length(length: TensorLike) -> Tensor:
+    """Return the lengths of sequences in a dtype that holds any, refusing what are none."""
+    given: Tensor | None = None if isinstance(length, bool | str) else pt.as_tensor(length)
+    if given is None or not given.dtype.startswith(("int", "uint")):
+        raise TypeError(
+            f"length must be integers, the number of tokens of each sequence; got "
+            f"{repr(length) if given is None else given.dtype}."
+        )
+    if isinstance(given, TensorConstant) and (np.asarray(given.data) < 1).any():
+        raise ValueError(f"length must be at least 1; got {given.data}.")
+    if given.dtype in ("int32", "int64"):
+        return given
+    # PyTensor makes an int8 of a small number.
+    return cast(Tensor, given.astype("int64" if given.dtype in ("uint32", "uint64") else "int32"))
 
 
 def _check_position_ids(position_ids: TensorLike, x: Tensor, n_axis: int) -> Tensor:
