@@ -7,7 +7,7 @@ and, for the schemes that change with it, of the current length: nothing is reme
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
 from functools import lru_cache
@@ -281,7 +281,7 @@ class DynamicNTK(FrequencyScheme):
         original = self.original_max_position_embeddings
         if length <= original:
             return Default()
-        return NTK(factor=self.factor * length / original - (self.factor - 1))
+        return NTK(factor=self.factor * positive_number("length", length) / original - (self.factor - 1))
 
     @override
     def same_until(self, length: int) -> int | None:
@@ -495,7 +495,7 @@ class FrequencyFactors(FrequencyScheme):
 
     def __post_init__(self) -> None:
         _set_factors(self, "factors")
-        _set_attention_factor(self)
+        self._set("attention_factor", positive_number("attention_factor", self.attention_factor))
 
     @property
     @override
@@ -688,7 +688,7 @@ class MRoPE(FrequencyScheme):
     scaling: FrequencyScheme = UNSCALED
 
     def __post_init__(self) -> None:
-        if isinstance(self.section, str) or not isinstance(self.section, Iterable):
+        if isinstance(self.section, str | Set | Mapping) or not isinstance(self.section, Iterable):
             raise TypeError(f"section must hold one number of pairs an axis; got {self.section!r}.")
         section = tuple(whole_number("A number of pairs in section", n, least=0) for n in self.section)
         if len(section) < 2:
@@ -1024,7 +1024,10 @@ def _check_factors(name: str, factors: tuple[float, ...], rotary_dim: int) -> No
 
 def _set_original(scheme: Any) -> None:
     name = "original_max_position_embeddings"
-    scheme._set(name, whole_number(name, getattr(scheme, name), least=1))
+    value = whole_number(name, getattr(scheme, name), least=1)
+    if value >= 2**63:
+        raise ValueError(f"{name} must be below 2**63, as positions are; got {value}.")
+    scheme._set(name, value)
 
 
 def _set_attention_factor(scheme: Any) -> None:
@@ -1034,6 +1037,6 @@ def _set_attention_factor(scheme: Any) -> None:
 
 def _set_factors(scheme: Any, name: str) -> None:
     given = getattr(scheme, name)
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    if isinstance(given, str | Set | Mapping) or not isinstance(given, Iterable):
         raise TypeError(f"{name} must hold one factor a pair of dimensions; got {given!r}.")
     scheme._set(name, tuple(positive_number(f"A factor in {name}", factor) for factor in given))
