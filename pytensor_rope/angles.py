@@ -9,7 +9,7 @@ from pytensor.gradient import disconnected_grad, disconnected_type
 from pytensor.graph.basic import Apply
 from pytensor.raise_op import Assert
 
-from pytensor_rope.base import BroadcastingLayerOp, Tensor, computation_dtype, pinned
+from pytensor_rope.base import BroadcastingLayerOp, Tensor, computation_dtype, pinned, sizes
 from pytensor_rope.frequencies import (
     NTK,
     Default,
@@ -168,11 +168,39 @@ def _factor(
     log_decay = scheme.log_decay(rotary_dim)
     if log_decay is not None:
         towards = log_decay if of == "queries" else -log_decay
-        return cast(Tensor, _exp(position_ids.astype("float64")[..., None] * towards).astype(dtype))
+        return cast(Tensor, _exp(_widened(position_ids, "float64")[..., None] * towards).astype(dtype))
     return None if scheme.attention_scaling == 1 else pinned(scheme.attention_scaling, dtype)
 
 
+class Widen(BroadcastingLayerOp):
+    """A cast to a wider float whose gradient is cast back; PyTensor's own stays in the wider dtype."""
+
+    __props__ = ("dtype",)
+
+    dtype: str
+
+    @override
+    def build_inner_graph(self, *inputs: Tensor) -> list[Any]:
+        return [inputs[0].astype(self.dtype)]
+
+    @override
+    def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
+        return [shapes[0]]
+
+
+def _widened(position_ids: Tensor, dtype: str) -> Tensor:
+    """Return positions in a float dtype at least as wide."""
+    if not position_ids.dtype.startswith("float") or position_ids.dtype == dtype:
+        return cast(Tensor, position_ids.astype(dtype))
+    return cast(Tensor, Widen(dtype=dtype)(position_ids))
+
+
 def _row_length(position_ids: Tensor) -> Tensor:
+    if not position_ids.type.shape[-1]:
+        # Nothing has no maximum. Position 0 needs no more than the plain frequencies.
+        *batch, _ = sizes(position_ids)
+        nothing = pt.zeros((*batch, 1), dtype=position_ids.dtype)
+        position_ids = pt.concatenate([position_ids, nothing], axis=-1)
     last = disconnected_grad(position_ids.max(axis=-1))
     if last.dtype.startswith("float"):
         return cast(Tensor, last.astype("float64") + pinned(1, "float64"))
@@ -204,7 +232,8 @@ def _ntk_at(
     ratio = _exp(_log(stretch)[..., None, None] * exponents)
     theta = Default().inverse_frequencies(d, base=base)
     if not exact or position_ids.dtype.startswith("float"):
-        return tuple(_cos_sin(_product(position_ids, ratio * theta, dtype), dtype))
+        wide = "float64" if "float64" in (position_ids.dtype, dtype) else "float32"
+        return tuple(_cos_sin(_product(_widened(position_ids, wide), ratio * theta, dtype), dtype))
     turn = ratio * (theta / (2 * np.pi))
     turn = turn - pt.floor(turn)
     if dtype == "float64":

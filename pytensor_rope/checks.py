@@ -1,6 +1,8 @@
 """Checks of plain values, where they enter."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,13 +45,30 @@ def true_or_false(name: str, value: object) -> bool:
 
 def token_counts(name: str, n: object) -> npt.NDArray[np.int32]:
     """Return ``n``, one number of tokens or one for each row, as int32, refusing what is none."""
-    counts = np.asarray(n)
+    counts = as_array(name, n)
     if not np.issubdtype(counts.dtype, np.integer) or counts.ndim > 1:
         raise TypeError(f"{name} must be an integer, or one for each row; got {n!r}.")
     if (counts < 0).any():
         raise ValueError(f"{name} must be at least 0; got {n!r}.")
-    bounded: npt.NDArray[np.int32] = np.minimum(counts, MOST_TOKENS).astype("int32")
+    # Wide enough for the bound: NumPy compares a narrow integer with a number of its own dtype alone.
+    bounded: npt.NDArray[np.int32] = np.minimum(counts.astype("uint64"), MOST_TOKENS).astype("int32")
     return bounded
+
+
+def as_array(name: str, value: object) -> npt.NDArray[Any]:
+    """Return ``value`` as an array, refusing nested sequences of different lengths (ValueError)."""
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} must make a regular array; got {value!r}.") from error
+
+
+def one_of[Choice: str](name: str, value: object, choices: Sequence[Choice]) -> Choice:
+    """Return which of ``choices`` a string is, refusing everything else (ValueError)."""
+    # An array of strings would compare to an array.
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}; got {value!r}.")
+    return choices[choices.index(value)]
 
 
 def _number(name: str, value: object) -> float:

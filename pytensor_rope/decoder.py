@@ -1,6 +1,6 @@
 """A Llama-family decoder: the layer as one op, and the model around it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast, override
 
 import numpy as np
@@ -242,7 +242,8 @@ class Decoder(Layer):
             If there are more or fewer than layers, or one is no :class:`SinkCache`.
         """
         n_layer = self.config.n_layer
-        caches = (cache,) * n_layer if isinstance(cache, SinkCache) else tuple(cache)
+        given: Any = (cache,) * n_layer if isinstance(cache, SinkCache) else cache
+        caches = tuple(given) if isinstance(given, Iterable) else (given,)
         if not all(isinstance(of_layer, SinkCache) for of_layer in caches):
             raise TypeError(f"cache must be a SinkCache or a sequence of them; got {cache!r}.")
         if len(caches) != n_layer:

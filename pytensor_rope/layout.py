@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 from pytensor.tensor import TensorLike
 
 from pytensor_rope.base import Tensor, axis_indices, pinned
-from pytensor_rope.checks import whole_number
+from pytensor_rope.checks import one_of, whole_number
 from pytensor_rope.frequencies import FrequencyScheme
 
 POSITIONS = ("cache", "absolute", "wrapped")
@@ -25,9 +25,7 @@ class SinkLayout:
         self.sinks = whole_number("sinks", sinks, least=0)
         self.window = whole_number("window", window, least=1)
         self.headroom = whole_number("headroom", headroom, least=0)
-        if positions not in POSITIONS:
-            raise ValueError(f"positions must be one of {', '.join(POSITIONS)}; got {positions!r}.")
-        self.positions = positions
+        self.positions = one_of("positions", positions, POSITIONS)
         if positions == "wrapped":
             self.headroom = _wrapped_headroom(self.window, self.headroom)
 

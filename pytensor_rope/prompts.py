@@ -6,13 +6,15 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from pytensor_rope.checks import as_array
+
 # An array, or a sequence of arrays of different lengths.
 type Prompts = npt.ArrayLike | Sequence[npt.ArrayLike]
 
 
 def check_token_ids(token_ids: npt.ArrayLike, vocab_size: int) -> npt.NDArray[np.int32]:
     """Return the token ids as int32, refusing what no decoder of ``vocab_size`` can read."""
-    ids = np.asarray(token_ids)
+    ids = as_array("token_ids", token_ids)
     if ids.size == 0:
         raise ValueError("token_ids is empty: give at least one token to read.")
     if not np.issubdtype(ids.dtype, np.integer):
@@ -40,7 +42,7 @@ def check_prompts(
     sequence of prompts of different lengths.
     """
     if mask is not None:
-        return _fill(_unmasked(np.asarray(token_ids), mask, batch), vocab_size)
+        return _fill(_unmasked(as_array("token_ids", token_ids), mask, batch), vocab_size)
     if _is_ragged(token_ids):
         return _fill(_one_a_row(token_ids, batch), vocab_size)
     ids = check_rows_of_ids(cast(npt.ArrayLike, token_ids), batch, vocab_size)
@@ -63,12 +65,12 @@ def _is_ragged(token_ids: Prompts) -> bool:
 
 
 def _size(prompt: Any) -> int:
-    is_number = isinstance(prompt, str) or not isinstance(prompt, Sized) or np.ndim(cast(Any, prompt)) == 0
+    is_number = isinstance(prompt, str) or not isinstance(prompt, Sized) or getattr(prompt, "ndim", 1) == 0
     return -1 if is_number else len(prompt)
 
 
 def _one_a_row(token_ids: Any, batch: int) -> list[npt.NDArray[Any]]:
-    prompts = [np.asarray(prompt) for prompt in token_ids]
+    prompts = [as_array("token_ids", prompt) for prompt in token_ids]
     if len(prompts) != batch or any(prompt.ndim != 1 for prompt in prompts):
         raise ValueError(
             f"token_ids of different lengths must be one prompt for each of {batch} rows; got {len(prompts)} "
@@ -78,7 +80,7 @@ def _one_a_row(token_ids: Any, batch: int) -> list[npt.NDArray[Any]]:
 
 
 def _unmasked(ids: npt.NDArray[Any], mask: npt.ArrayLike, batch: int) -> list[npt.NDArray[Any]]:
-    shown = np.asarray(mask)
+    shown = as_array("mask", mask)
     if shown.dtype != "bool" or shown.shape != ids.shape:
         raise ValueError(
             f"mask must be booleans in the shape of token_ids, {ids.shape}; got {shown.dtype} of shape "

@@ -2,9 +2,11 @@
 
 from typing import cast
 
+import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor import TensorLike
 from pytensor.tensor.shape import specify_shape
+from pytensor.tensor.variable import TensorConstant
 
 from pytensor_rope.angles import SYMBOLIC_SCHEMES, angles
 from pytensor_rope.base import (
@@ -13,7 +15,7 @@ from pytensor_rope.base import (
     float_tensor,
     resolve_name,
 )
-from pytensor_rope.checks import positive_number, true_or_false, whole_number
+from pytensor_rope.checks import one_of, positive_number, true_or_false, whole_number
 from pytensor_rope.frequencies import FrequencyScheme, check_rotary_dim, resolve_scaling
 from pytensor_rope.rotate import PAIRINGS, check_batch, check_sequence, rotate
 
@@ -114,9 +116,7 @@ class RotaryEmbedding(VariadicLayer):
         self.name = resolve_name(name, type(self).__name__, "head_dim")
         self.base = positive_number("base", base)
         self.scaling = resolve_scaling(scaling, scaling_factor)
-        if pairing not in PAIRINGS:
-            raise ValueError(f"pairing must be one of {', '.join(PAIRINGS)}; got {pairing!r}.")
-        self.pairing = pairing
+        self.pairing = one_of("pairing", pairing, PAIRINGS)
         self.exact = true_or_false("exact", exact)
         self.head_dim, self.rotary_dim = _check_dims(head_dim, rotary_dim)
         if (d := self.rotary_dim or self.head_dim) is not None:
@@ -219,8 +219,7 @@ class RotaryEmbedding(VariadicLayer):
         """
         if (like is None) == (dtype is None):
             raise ValueError(f"{self.name} takes the dtype from like or from dtype: pass one of them.")
-        if of not in _ROLES:
-            raise ValueError(f"of must be one of {', '.join(_ROLES)}; got {of!r}.")
+        of = one_of("of", of, _ROLES)
         rotary_dim = self.rotary_dim or self.head_dim
         if like is not None:
             rotary_dim, dtype = self._resolve_rotary_dim(like), like.dtype
@@ -387,11 +386,17 @@ def _check_dims(head_dim: int | None, rotary_dim: int | None) -> tuple[int | Non
 
 
 def _check_length(length: TensorLike) -> Tensor:
-    """Return the length as a tensor that holds any: PyTensor gives a small Python number a narrow dtype."""
-    tensor: Tensor = pt.as_tensor(length)
-    if not tensor.dtype.startswith(("int", "uint")):
-        raise TypeError(f"length must be integers, a number of tokens; got {tensor.dtype}.")
-    return cast(Tensor, tensor.astype("int64"))
+    """Return the lengths of sequences as int64, refusing what are none."""
+    given: Tensor | None = None if isinstance(length, bool | str) else pt.as_tensor(length)
+    if given is None or not given.dtype.startswith(("int", "uint")):
+        raise TypeError(
+            f"length must be integers, the number of tokens of each sequence; got "
+            f"{repr(length) if given is None else given.dtype}."
+        )
+    if isinstance(given, TensorConstant) and (np.asarray(given.data) < 1).any():
+        raise ValueError(f"length must be at least 1; got {given.data}.")
+    # PyTensor makes an int8 of a small number.
+    return cast(Tensor, given.astype("int64"))
 
 
 def _check_number_dtype(position_ids: TensorLike) -> Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytensor_rope.cache import SinkCache
-from pytensor_rope.checks import MOST_TOKENS, token_counts
+from pytensor_rope.checks import MOST_TOKENS, as_array, token_counts
 
 
 class RowCounter:
@@ -80,7 +80,7 @@ def check_rows(rows: object, batch: int) -> npt.NDArray[np.intp]:
     """Return the numbers of rows, all when None, refusing those that aren't there or come twice."""
     if rows is None:
         return np.arange(batch)
-    numbers = np.atleast_1d(np.asarray(rows))
+    numbers = np.atleast_1d(as_array("rows", rows))
     if numbers.ndim > 1 or not (np.issubdtype(numbers.dtype, np.integer) or numbers.size == 0):
         raise TypeError(
             f"rows must be a row's number or a sequence of them; got {rows!r}. For a mask, "
@@ -97,7 +97,7 @@ def check_active(active: npt.ArrayLike | None, batch: int) -> npt.NDArray[np.boo
     """Return which rows are to read, all when None, refusing to leave out every one."""
     if active is None:
         return np.ones(batch, "bool")
-    mask = np.asarray(active)
+    mask = as_array("active", active)
     if mask.dtype != "bool" or mask.shape != (batch,):
         raise ValueError(
             f"active must be one boolean a row, shape ({batch},); got {mask.dtype} of shape {mask.shape}."

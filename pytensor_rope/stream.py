@@ -3,7 +3,7 @@
 import copy
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self, SupportsIndex, override
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 
 from pytensor_rope.backends import CompiledFunction, check_backend, function
 from pytensor_rope.cache import SinkCache
-from pytensor_rope.checks import MOST_TOKENS, whole_number
+from pytensor_rope.checks import MOST_TOKENS, as_array, whole_number
 from pytensor_rope.decoder import Decoder, DecoderState, check_cache_dtype
 from pytensor_rope.prompts import Prompts, check_prompts, check_rows_of_ids
 from pytensor_rope.rows import RowCounter, check_active, check_rows
@@ -106,8 +106,10 @@ class Stream:
         batch: int = 1,
         dtype: str | None = None,
     ) -> None:
+        if not isinstance(decoder, Decoder):
+            raise TypeError(f"decoder must be a Decoder; got a {type(decoder).__name__}.")
         self.decoder = decoder
-        self.cache = cache if isinstance(cache, SinkCache) else tuple(cache)
+        self.cache = cache if isinstance(cache, SinkCache) else decoder.layer_caches(cache)
         self.backend = check_backend(backend)
         self.batch = whole_number("batch", batch, least=1)
         self.dtype = check_cache_dtype(dtype, decoder.dtype)
@@ -204,8 +206,9 @@ class Stream:
         dropped = check_rows(rows, self.batch)
         if dropped.size == self.batch:
             raise ValueError(f"rows must leave a row of {self.batch}; got {rows!r}. reset() empties them.")
-        self._rows.drop(dropped)
-        self._rebatch(lambda values: np.delete(values, dropped, axis=0))
+        rows_left = copy.deepcopy(self._rows)
+        rows_left.drop(dropped)
+        self._rebatch(rows_left, lambda values: np.delete(values, dropped, axis=0))
 
     def add(self, n: int = 1) -> range:
         """
@@ -230,8 +233,12 @@ class Stream:
         """
         n = whole_number("n", n, least=1)
         first = self.batch
-        self._rows.add(n)
-        self._rebatch(lambda values: np.concatenate([values, np.zeros((n, *values.shape[1:]), values.dtype)]))
+        rows = copy.deepcopy(self._rows)
+        rows.add(n)
+        self._rebatch(
+            rows,
+            lambda values: np.concatenate([values, np.zeros((n, *values.shape[1:]), values.dtype)]),
+        )
         return range(first, self.batch)
 
     def prefill(self, token_ids: Prompts, mask: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
@@ -291,7 +298,7 @@ class Stream:
         ValueError, TypeError
             As :meth:`prefill`.
         """
-        token = np.asarray(token)
+        token = as_array("token", token)
         if token.shape != (self.batch,) and not (token.ndim == 0 and self.batch == 1):
             raise ValueError(f"token must be one id a row, shape ({self.batch},); got {token.shape}.")
         reads = check_active(active, self.batch)
@@ -429,9 +436,18 @@ class Stream:
         >>> stream.position, other.position
         (3, 4)
         """
-        twin = copy.copy(self)
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
         twin._own_state, twin._rows = self._own_state.fork(), copy.deepcopy(self._rows)
         return twin
+
+    @override
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        # A copy of the attributes would be the same cache under another counter.
+        raise TypeError(
+            "A Stream can't be copied or pickled. fork() gives a second one; save() and load() keep it in a "
+            "file."
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """
@@ -561,17 +577,17 @@ class Stream:
     def _put_lengths(self) -> None:
         self._own_state.set_length(self._rows.lengths.astype("int32"))
 
-    def _rebatch(self, change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> None:
-        """Put other rows into the state, and have its functions compiled again."""
+    def _rebatch(self, rows: RowCounter, change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> None:
+        """Put other rows into the state, if memory allows, and have its functions compiled again."""
         old, layers = self._own_state.arrays(), range(self.decoder.config.n_layer)
         self._own_state = StreamState(
             DecoderState(
                 keys=[change(old[f"keys.{i}"]) for i in layers],
                 values=[change(old[f"values.{i}"]) for i in layers],
-                length=self._rows.lengths.astype("int32"),
+                length=rows.lengths.astype("int32"),
             )
         )
-        self.batch = len(self._rows.lengths)
+        self._rows, self.batch = rows, len(rows.lengths)
 
     @compiled_once
     def _step(self) -> CompiledFunction:

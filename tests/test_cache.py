@@ -694,6 +694,7 @@ def test_building_a_float32_step_makes_no_float64():
         ({"sinks": True}, TypeError, "sinks must be an integer; got True"),
         ({"positions": "true"}, ValueError, "positions must be one of cache, absolute.*; got 'true'"),
         ({"positions": None}, ValueError, "positions must be one of cache, absolute.*; got None"),
+        ({"positions": np.array(["cache"])}, ValueError, "positions must be one of cache.*; got array"),
     ],
 )
 def test_refused_hyper_parameters(arguments, error, message):

@@ -444,6 +444,20 @@ BLEND = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **ORIGI
     ("scheme", "values", "error", "message"),
     [
         (Linear, {"factor": 0.0}, ValueError, "factor must be positive and finite; got 0.0"),
+        (
+            FrequencyFactors,
+            {"factors": [1.0], "attention_factor": None},
+            TypeError,
+            "attention_factor must be a number; got None",
+        ),
+        (FrequencyFactors, {"factors": {1.0, 2.0}}, TypeError, "one factor a pair of dimensions; got {1.0"),
+        (MRoPE, {"section": {1, 2}}, TypeError, "one number of pairs an axis; got {1, 2}"),
+        (
+            DynamicNTK,
+            {"factor": 2.0, "original_max_position_embeddings": 2**63},
+            ValueError,
+            "original_max_position_embeddings must be below",
+        ),
         (Linear, {"factor": math.inf}, ValueError, "factor must be positive and finite"),
         (Linear, {"factor": "2"}, TypeError, "factor must be a number; got '2'"),
         (Linear, {"factor": True}, TypeError, "factor must be a number; got True"),
@@ -558,6 +572,11 @@ def test_a_scheme_that_changes_needs_a_length(name):
         EXAMPLES[name].inverse_frequencies(8)
     with pytest.raises(ValueError, match="length must be at least 1; got 0"):
         EXAMPLES[name].inverse_frequencies(8, length=0)
+
+
+def test_a_length_beyond_every_float_is_refused():
+    with pytest.raises(ValueError, match="length must be positive and finite"):
+        EXAMPLES["dynamic"].inverse_frequencies(8, length=10**400)
 
 
 def test_no_frequency_is_shared():

@@ -866,6 +866,25 @@ def test_refused_metadata(described, message):
     refuses(message, described)
 
 
+def test_values_nested_too_deeply_are_refused():
+    nested = {}
+    for _ in range(100_000):
+        nested = {"a": nested}
+    refuses("a value is nested too deeply", config(rope_theta=nested))
+    refuses("a value is nested too deeply", metadata(**{"rope.freq_base": nested}))
+
+
+def test_gguf_refuses_a_negative_base_of_sliding_layers():
+    refuses("rope.freq_base_swa is -1.0: a positive number", metadata(**{"rope.freq_base_swa": -1.0}))
+
+
+def test_an_infinite_part_of_a_head_is_refused():
+    refuses(
+        "qk_nope_head_dim must be an integer; got inf",
+        config(qk_rope_head_dim=64, qk_nope_head_dim=math.inf),
+    )
+
+
 def test_gguf_refuses_factors_it_cannot_place():
     refuses("rope_freqs beside YaRN", metadata(**gguf_scaling("yarn", factor=4.0)), rope_freqs=np.ones(32))
     refuses(

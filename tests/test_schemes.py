@@ -18,6 +18,7 @@ from pytensor_rope.frequencies import (
     NTK,
     UNSCALED,
     Axial,
+    Default,
     DynamicNTK,
     FrequencyFactors,
     Linear,
@@ -369,8 +370,14 @@ def test_refused_inputs():
     assert multimodal(x, np.zeros((3, 2, 5), "int64")).type.shape == (2, 4, 5, 8)
     with pytest.raises(ValueError, match="of must be one of queries, keys; got 'values'"):
         RotaryEmbedding()(x, np.arange(5), of="values")
-    with pytest.raises(TypeError, match="length must be integers, a number of tokens; got float"):
-        RotaryEmbedding(scaling=DYNAMIC)(x, np.arange(5), length=4097.0)
+    for length, error, message in (
+        (5.5, TypeError, "length must be integers.*got float"),
+        (True, TypeError, "length must be integers.*got True"),
+        ("5", TypeError, "length must be integers.*got '5'"),
+        ([5, 0], ValueError, "length must be at least 1; got"),
+    ):
+        with pytest.raises(error, match=message):
+            RotaryEmbedding(scaling=DYNAMIC)(x, np.arange(5), length=length)
     unknown = pt.tensor("x", shape=(None,) * 4, dtype="float32")
     with pytest.raises(ValueError, match="YaRN must know how much it rotates: pass head_dim or rotary_dim"):
         RotaryEmbedding(scaling=YaRN(factor=2.0, original_max_position_embeddings=64))(unknown, np.arange(5))
@@ -378,13 +385,44 @@ def test_refused_inputs():
         RotaryEmbedding(scaling=Axial()).sequential()
 
 
-@pytest.mark.parametrize("scheme", [DYNAMIC, LONGROPE], ids=["dynamic", "longrope"])
-@pytest.mark.parametrize("length", [5, np.int8(5), 9000, pt.bscalar("length")], ids=str)
-def test_lengths_of_a_narrow_dtype(scheme, length):
-    # The original length, 4,096, is more than an int8 holds.
+@pytest.mark.parametrize("scheme", [DYNAMIC, LONGROPE])
+def test_a_length_of_any_integer_dtype(tracing_backend, scheme):
     layer = RotaryEmbedding(head_dim=8, scaling=scheme)
-    cos, sin = layer.angles(np.arange(3), dtype="float32", length=length)
-    assert cos.type.shape == sin.type.shape == (3, 4)
+    original = scheme.original_max_position_embeddings
+    for length in (original, original + 1):
+        # PyTensor makes the least dtype of a number.
+        dtypes = ("int8", "uint8", "int16", "int32", "uint32", "int64", "uint64")
+        lengths = [length, *(np.asarray(length, dtype) for dtype in dtypes if length <= np.iinfo(dtype).max)]
+        outputs = [layer.angles(np.arange(5), dtype="float32", length=given)[0] for given in lengths]
+        first, *others = compile_for([], outputs, tracing_backend)()
+        np.testing.assert_array_equal(others, [first] * len(others))
+
+
+def test_an_original_length_beyond_every_int32(tracing_backend):
+    scheme = DynamicNTK(factor=2.0, original_max_position_embeddings=2**40)
+    layer = RotaryEmbedding(head_dim=8, scaling=scheme)
+    cos, _ = layer.angles(np.arange(5), dtype="float32", length=np.int32(2**31 - 1))
+    plain, _ = RotaryEmbedding(head_dim=8).angles(np.arange(5), dtype="float32")
+    np.testing.assert_array_equal(*compile_for([], [cos, plain], tracing_backend)())
+
+
+@pytest.mark.parametrize("scheme", [DYNAMIC, LONGROPE, XPos(), Default()], ids=repr)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("position_dtype", ["float16", "float32", "float64"])
+def test_gradients_have_the_dtypes_of_what_they_are_of(scheme, dtype, position_dtype):
+    x = pt.tensor("x", shape=(2, 5, 8), dtype=dtype)
+    positions = pt.tensor("positions", shape=(5,), dtype=position_dtype)
+    rotated = RotaryEmbedding(scaling=scheme)(x, positions)
+    gradients = pt.grad(rotated.astype("float64").sum(), [x, positions])
+    assert [gradient.dtype for gradient in gradients] == [dtype, position_dtype]
+
+
+@pytest.mark.parametrize("scheme", [DYNAMIC, LONGROPE], ids=["dynamic", "longrope"])
+def test_a_sequence_of_no_tokens(tracing_backend, scheme):
+    x = pt.tensor("x", shape=(2, 3, None, 8), dtype="float32")
+    positions = pt.tensor("positions", shape=(2, None), dtype="int32")
+    rotate = compile_for([x, positions], RotaryEmbedding(scaling=scheme)(x, positions), tracing_backend)
+    assert rotate(np.ones((2, 3, 0, 8), "float32"), np.zeros((2, 0), "int32")).shape == (2, 3, 0, 8)
 
 
 def test_layers_print_as_the_code_that_makes_them():

@@ -152,7 +152,7 @@ def test_what_can_be_taken_back_counts_from_where_the_row_was_empty():
         rows.rewind(4, rows=1)
     rows.reset(rows=1)
     rows._rows.advance(np.array([0, SLOTS, 0]))
-    rows.rewind(SLOTS, rows=1)
+    rows.rewind(np.array([SLOTS], "int8"), rows=1)
     assert rows.lengths.tolist() == [0, 0, 0]
 
 
@@ -227,6 +227,10 @@ def refused(call, error, message):
         refused(lambda s: s.rewind(2), ValueError, "n must be at most 1 for row 1, at 1 tokens; got 2"),
         refused(lambda s: s.rewind(-1), ValueError, "n must be at least 0; got -1"),
         refused(lambda s: s.rewind(0.5), TypeError, "n must be an integer"),
+        refused(lambda s: s.rewind(np.uint8(1)), ValueError, "n must be at most 0 for row 0"),
+        refused(lambda s: s.rewind([0, [0]]), ValueError, "n must make a regular array; got"),
+        refused(lambda s: s.reset([0, [0]]), ValueError, "rows must make a regular array; got"),
+        refused(lambda s: s.prefill([[1, 2], [3, [4]]]), ValueError, "token_ids must make a regular array"),
         refused(lambda s: s.rewind([0, 0]), ValueError, "n must be one number, or one for each of 3 rows"),
         refused(lambda s: s.rewind(0, rows=[3]), ValueError, "rows must be from 0 to 2"),
         refused(lambda s: s.reset(rows=-1), ValueError, "rows must be from 0 to 2; got -1"),
@@ -242,6 +246,24 @@ def test_what_is_refused_changes_nothing(call, error, message):
     with pytest.raises(error, match=message):
         call(rows)
     assert (rows.batch, rows.lengths.tolist()) == (3, [3, 1, 2])
+
+
+@pytest.mark.parametrize("change", [lambda s: s.add(), lambda s: s.drop(1)], ids=["add", "drop"])
+def test_rows_that_memory_does_not_hold_change_nothing(monkeypatch, change):
+    def full(state):
+        raise MemoryError
+
+    rows = stream("jax")
+    rows._rows.advance(np.array([5, 3, 4]))
+    monkeypatch.setattr("pytensor_rope.stream.StreamState", full)
+    with pytest.raises(MemoryError):
+        change(rows)
+    assert (rows.batch, rows.lengths.tolist()) == (3, [5, 3, 4])
+
+
+def test_a_stream_of_no_decoder_is_refused():
+    with pytest.raises(TypeError, match="decoder must be a Decoder; got a DecoderConfig"):
+        Stream(CONFIG, SinkCache(2, 4), backend="jax")
 
 
 def test_each_row_ends_where_its_counter_does():
@@ -260,6 +282,7 @@ def test_each_row_ends_where_its_counter_does():
     [
         ([SinkCache(2, 4)] * 3, ValueError, "one for each of 2 layers; got 3"),
         ([SinkCache(2, 4), 4], TypeError, "a SinkCache or a sequence of them"),
+        (None, TypeError, "cache must be a SinkCache or a sequence of them; got None"),
     ],
 )
 def test_caches_that_are_not_one_a_layer_are_refused(caches, error, message):

@@ -100,6 +100,8 @@ def gguf_frequencies(
     """
     base = positive_number("rope.freq_base", keys.real("rope.freq_base", 10_000.0))
     sliding_base = keys.real("rope.freq_base_swa", _SLIDING_BASE.get(architecture, 0.0))
+    if sliding_base < 0:
+        raise CheckpointError(f"rope.freq_base_swa is {sliding_base}: a positive number is needed.")
     rotary_dim = _rotary_dim(keys, head_dim)
     sliding_dim = keys.integer("rope.dimension_count_swa", rotary_dim)
     scheme = _scaling(keys, architecture, context_length, rope_freqs)

@@ -298,7 +298,7 @@ def _checked(config: Config, d: int, part: float | None, head_dim: int | None) -
     heads = [head_dim or d]
     if config.get("qk_rope_head_dim") is not None:
         # head_dim may be the part that is rotated, or the whole head, or another module's.
-        heads += [d, d + (config.get("qk_nope_head_dim") or 0)]
+        heads += [d, d + whole_number("qk_nope_head_dim", config.get("qk_nope_head_dim") or 0, least=0)]
     elif d > heads[0]:
         raise CheckpointError(f"rotary_dim is {d}, more than head_dim, {head_dim}. Correct one of them.")
     if part is not None and d not in [int(head * part) for head in heads]:

@@ -86,6 +86,15 @@ def frequencies_from_config(
             f"config must be a mapping of keys to values, as json.load gives it; got a "
             f"{type(config).__name__}."
         )
+    try:
+        return _read(config, layer_type, rope_freqs)
+    except RecursionError as error:  # from showing a value
+        raise CheckpointError("a value is nested too deeply to be one of a model's configuration.") from error
+
+
+def _read(
+    config: Mapping[str, Any], layer_type: str | None, rope_freqs: npt.ArrayLike | None
+) -> RotaryFrequencies:
     if "general.architecture" in config:
         return RotaryFrequencies(*metadata_frequencies(config, layer_type, rope_freqs))
     if rope_freqs is not None:

@@ -1,6 +1,6 @@
 """Schemes of several position axes, for images and video."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import override
@@ -48,7 +48,7 @@ class MRoPE(FrequencyScheme):
     scaling: FrequencyScheme = UNSCALED
 
     def __post_init__(self) -> None:
-        if isinstance(self.section, str) or not isinstance(self.section, Iterable):
+        if isinstance(self.section, str | Set | Mapping) or not isinstance(self.section, Iterable):
             raise TypeError(f"section must hold one number of pairs an axis; got {self.section!r}.")
         section = tuple(whole_number("A number of pairs in section", n, least=0) for n in self.section)
         if len(section) < 2:

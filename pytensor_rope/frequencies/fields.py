@@ -1,6 +1,6 @@
 """Checks of what schemes have in common, which put plain values into their fields."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from pytensor_rope.checks import finite_number, positive_number, whole_number
@@ -10,7 +10,10 @@ from pytensor_rope.frequencies.base import FrequencyScheme
 def set_original(scheme: Any) -> None:
     """Check the length that a model was trained on."""
     name = "original_max_position_embeddings"
-    scheme._set(name, whole_number(name, getattr(scheme, name), least=1))
+    value = whole_number(name, getattr(scheme, name), least=1)
+    if value >= 2**63:
+        raise ValueError(f"{name} must be below 2**63, as positions are; got {value}.")
+    scheme._set(name, value)
 
 
 def set_attention_factor(scheme: Any) -> None:
@@ -22,7 +25,7 @@ def set_attention_factor(scheme: Any) -> None:
 def set_factors(scheme: Any, name: str) -> None:
     """Check factors, one a pair of dimensions, and keep them as a tuple."""
     given = getattr(scheme, name)
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    if isinstance(given, str | Set | Mapping) or not isinstance(given, Iterable):
         raise TypeError(f"{name} must hold one factor a pair of dimensions; got {given!r}.")
     scheme._set(name, tuple(positive_number(f"A factor in {name}", factor) for factor in given))
 

@@ -85,7 +85,7 @@ class DynamicNTK(LengthDependent):
         original = self.original_max_position_embeddings
         if length <= original:
             return Default()
-        return NTK(factor=self.factor * length / original - (self.factor - 1))
+        return NTK(factor=self.factor * positive_number("length", length) / original - (self.factor - 1))
 
     @override
     def same_until(self, length: int) -> int | None:

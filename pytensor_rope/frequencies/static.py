@@ -314,7 +314,7 @@ class FrequencyFactors(FrequencyScheme):
 
     def __post_init__(self) -> None:
         set_factors(self, "factors")
-        set_attention_factor(self)
+        self._set("attention_factor", positive_number("attention_factor", self.attention_factor))
 
     @property
     @override
