@@ -11,7 +11,16 @@ from pytensor.tensor import TensorLike
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pytensor_rope.attention import sink_attention
-from pytensor_rope.base import FLOAT_DTYPES, Layer, LayerOp, Tensor, axis_indices, resolve_name, sizes
+from pytensor_rope.base import (
+    FLOAT_DTYPES,
+    Layer,
+    LayerOp,
+    Tensor,
+    axis_indices,
+    named_tensor,
+    resolve_name,
+    sizes,
+)
 from pytensor_rope.cache import SinkAngles, SinkCache, SinkCacheState
 from pytensor_rope.config import DecoderConfig
 from pytensor_rope.norm import rms_norm
@@ -479,7 +488,7 @@ def _check_weights(weights: Mapping[str, np.ndarray], config: DecoderConfig) -> 
 
 
 def _check_token_ids(token_ids: TensorLike) -> Tensor:
-    ids: Tensor = pt.as_tensor(token_ids)
+    ids = named_tensor(token_ids, "token_ids")
     if ids.ndim != 2 or not ids.dtype.startswith(("int", "uint")):
         raise TypeError(f"token_ids must be integers of shape (batch, seq); got {ids.type}.")
     return ids
