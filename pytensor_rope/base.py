@@ -168,9 +168,18 @@ def sizes(x: Tensor) -> tuple[Any, ...]:
     return tuple(x.shape[axis] if size is None else size for axis, size in enumerate(x.type.shape))
 
 
+def named_tensor(x: TensorLike, name: str) -> Tensor:
+    """Return ``x`` as a tensor, refusing by its name what is none."""
+    try:
+        tensor: Tensor = pt.as_tensor(x)
+    except (NotImplementedError, TypeError) as error:
+        raise TypeError(f"{name} must be a tensor, or what makes one; got {x!r}.") from error
+    return tensor
+
+
 def float_tensor(x: TensorLike, name: str) -> Tensor:
     """Return ``x`` as a tensor, refusing a dtype that is not a real floating point one."""
-    tensor: Tensor = pt.as_tensor(x)
+    tensor = named_tensor(x, name)
     if tensor.dtype not in FLOAT_DTYPES:
         raise TypeError(
             f"{name} must be a float16, float32 or float64 tensor; got {tensor.dtype}. Cast it first, "

@@ -9,7 +9,7 @@ import pytensor.tensor as pt
 from pytensor.tensor import TensorLike
 
 from pytensor_rope.attention import sink_attention
-from pytensor_rope.base import FLOAT_DTYPES, Tensor, axis_indices, float_tensor, pinned
+from pytensor_rope.base import FLOAT_DTYPES, Tensor, axis_indices, float_tensor, named_tensor, pinned
 from pytensor_rope.checks import finite_number, token_counts, whole_number
 from pytensor_rope.layout import SinkLayout, remap_positions
 from pytensor_rope.packing import Packing, take_tokens
@@ -244,6 +244,8 @@ class SinkCache(SinkLayout):
         q, k, v = (float_tensor(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
         state = SinkCacheState(*(pt.as_tensor(x) for x in state))
         self._check(q, k, v, state)
+        if not isinstance(rotary, RotaryEmbedding):
+            raise TypeError(f"rotary must be a RotaryEmbedding; got {rotary!r}.")
         rotary = rotary.sequential()
         packing = None if mask is None else Packing(mask, like=k)
         if packing is not None:
@@ -405,7 +407,7 @@ class SinkCache(SinkLayout):
                     f"n must be at most the tokens of each row, {state.length.tolist()}; got {n!r}."
                 )
             return state._replace(length=state.length - counts)
-        symbolic: Tensor = pt.as_tensor(n)
+        symbolic = named_tensor(n, "n")
         if not symbolic.dtype.startswith(("int", "uint")) or symbolic.ndim > 1:
             raise TypeError(f"n must be one integer, or one a row; got {symbolic.type}.")
         _check_one_a_row(symbolic.type.shape, state.length)

@@ -1,112 +1,27 @@
-"""A Llama-family decoder: the layer as one op, and the model around it."""
+"""A Llama-family decoder around its layers."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast, override
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import shared
-from pytensor.graph.basic import Apply
 from pytensor.tensor import TensorLike
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
-from pytensor_rope.attention import sink_attention
-from pytensor_rope.base import FLOAT_DTYPES, Layer, LayerOp, Tensor, axis_indices, resolve_name, sizes
+from pytensor_rope.base import (
+    FLOAT_DTYPES,
+    Layer,
+    Tensor,
+    axis_indices,
+    named_tensor,
+    resolve_name,
+)
 from pytensor_rope.cache import SinkAngles, SinkCache, SinkCacheState
 from pytensor_rope.config import DecoderConfig
+from pytensor_rope.decoder_layer import LAYER_WEIGHTS, DecoderLayer, project
 from pytensor_rope.norm import rms_norm
-from pytensor_rope.rotate import rotate
-
-LAYER_WEIGHTS = (
-    "attention_norm",
-    "query",
-    "key",
-    "value",
-    "output",
-    "feed_forward_norm",
-    "gate",
-    "up",
-    "down",
-)
-
-
-class DecoderLayer(LayerOp):
-    """
-    One decoder layer: attention and a gated feed-forward network, each normalised first and added back.
-
-    As one op it is compiled once on C and Numba, not once for each layer of a model. Inputs are the
-    hidden states ``(batch, seq, hidden_size)``, the weights in the order of ``LAYER_WEIGHTS``, cos and sin
-    of the queries' angles, of those that queries see the sinks from and of the keys', ``(batch, 1, seq,
-    rotary_dim // 2)``, the positions ``(batch, seq)``, and with a cache its keys, rotated, its values and its
-    slot positions. Outputs are the new hidden states and the chunk's keys and values, to be put into the
-    cache, in its dtype: the keys rotated where ``caches_rotated_keys``. They are attended to as the cache
-    keeps them, so that it makes no difference which tokens of a text are read as one chunk.
-    """
-
-    __props__ = (
-        "n_head",
-        "n_kv_head",
-        "epsilon",
-        "pairing",
-        "rotary_dim",
-        "caches_rotated_keys",
-        "scale",
-        "sinks",
-        "window",
-    )
-
-    n_head: int
-    n_kv_head: int
-    epsilon: float
-    pairing: str
-    rotary_dim: int
-    caches_rotated_keys: bool
-    scale: float
-    sinks: int
-    window: int | None
-
-    @override
-    def build_inner_graph(self, *inputs: Tensor) -> list[Any]:
-        x, *rest = inputs
-        weights = dict(zip(LAYER_WEIGHTS, rest, strict=False))
-        *angles, positions = rest[len(LAYER_WEIGHTS) : len(LAYER_WEIGHTS) + 7]
-        query, sink_query, key = angles[:2], angles[2:4], angles[4:]
-        cache = rest[len(LAYER_WEIGHTS) + 7 :]
-
-        h = rms_norm(x, weights["attention_norm"], epsilon=self.epsilon)
-        q = _split_heads(_project(h, weights["query"]), self.n_head)
-        k = _split_heads(_project(h, weights["key"]), self.n_kv_head)
-        v = _split_heads(_project(h, weights["value"]), self.n_kv_head)
-        dtype = cache[0].dtype if cache else x.dtype
-        k, turned, v = (rows.astype(dtype) for rows in (k, self._rotate(k, *key), v))
-        attended = sink_attention(
-            self._rotate(q, *query),
-            self._rotate(q, *sink_query),
-            turned.astype(x.dtype),
-            v.astype(x.dtype),
-            positions,
-            *(rows.astype(x.dtype) for rows in cache[:2]),
-            *cache[2:],
-            sinks=self.sinks,
-            window=self.window,
-            scale=self.scale,
-        )
-        x = x + _project(_join_heads(attended), weights["output"])
-
-        h = rms_norm(x, weights["feed_forward_norm"], epsilon=self.epsilon)
-        gate, up = _project(h, weights["gate"]), _project(h, weights["up"])
-        x = x + _project(gate * pt.sigmoid(gate) * up, weights["down"])
-        return [x, turned if self.caches_rotated_keys else k, v]
-
-    @override
-    def infer_shape(self, node: Apply[Any], shapes: Sequence[Any]) -> list[Any]:
-        batch, seq, _ = shapes[0]
-        head_dim = node.outputs[1].type.shape[-1]
-        rows = (batch, pt.constant(self.n_kv_head), seq, pt.constant(head_dim))
-        return [shapes[0], rows, rows]
-
-    def _rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        return rotate(x, cos, sin, pairing=self.pairing, rotary_dim=self.rotary_dim)
+from pytensor_rope.weights import check_weights, random_weights
 
 
 class DecoderState(NamedTuple):
@@ -194,8 +109,8 @@ class Decoder(Layer):
         self.config = config
         self.rotary = config.rotary().sequential()
         if weights is None:
-            weights = _random_weights(config, seed)
-        _check_weights(weights, config)
+            weights = random_weights(config, seed)
+        check_weights(weights, config)
         self.dtype = str(weights["embedding"].dtype)
         self.parameters: dict[str, TensorSharedVariable] = {
             key: shared(value, f"{self.name}.{key}", borrow=True, shape=value.shape)
@@ -394,8 +309,8 @@ class Decoder(Layer):
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits ``(..., vocab_size)`` of normalised hidden states ``(..., hidden_size)``."""
         if self.config.tied:
-            return _project(hidden, self.parameters["embedding"].T)
-        return _project(hidden, self.parameters["head"])
+            return project(hidden, self.parameters["embedding"].T)
+        return project(hidden, self.parameters["head"])
 
     def _normalize(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.parameters["final_norm"], epsilon=self.config.epsilon)
@@ -435,77 +350,8 @@ def check_cache_dtype(dtype: object, weights_dtype: str) -> str:
     return str(dtype)
 
 
-def weight_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """Return the name and shape of every weight of a decoder."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    n_query, n_key = config.n_head * config.head_dim, config.n_kv_head * config.head_dim
-    layer = {
-        "attention_norm": (hidden,),
-        "query": (hidden, n_query),
-        "key": (hidden, n_key),
-        "value": (hidden, n_key),
-        "output": (n_query, hidden),
-        "feed_forward_norm": (hidden,),
-        "gate": (hidden, inner),
-        "up": (hidden, inner),
-        "down": (inner, hidden),
-    }
-    shapes: dict[str, tuple[int, ...]] = {"embedding": (config.vocab_size, hidden)}
-    for i in range(config.n_layer):
-        shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
-    shapes["final_norm"] = (hidden,)
-    if not config.tied:
-        shapes["head"] = (hidden, config.vocab_size)
-    return shapes
-
-
-def _random_weights(config: DecoderConfig, seed: int | None) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return {
-        name: np.ones(shape, "float32")
-        if name.endswith("norm")
-        else rng.normal(0, 0.02, shape).astype("float32")
-        for name, shape in weight_shapes(config).items()
-    }
-
-
-def _check_weights(weights: Mapping[str, np.ndarray], config: DecoderConfig) -> None:
-    shapes = weight_shapes(config)
-    missing, surplus = shapes.keys() - weights.keys(), weights.keys() - shapes.keys()
-    if missing or surplus:
-        raise ValueError(
-            f"The weights don't fit the config: missing {sorted(missing)[:5] or 'none'}, left over "
-            f"{sorted(surplus)[:5] or 'none'}."
-        )
-    for name, shape in shapes.items():
-        if weights[name].shape != shape:
-            raise ValueError(f"Weight {name!r} must have shape {shape}; got {weights[name].shape}.")
-    dtypes = {str(weight.dtype) for weight in weights.values()}
-    if len(dtypes) > 1 or not dtypes <= set(FLOAT_DTYPES):
-        raise ValueError(f"The weights must have one float dtype; got {', '.join(sorted(dtypes))}.")
-
-
 def _check_token_ids(token_ids: TensorLike) -> Tensor:
-    ids: Tensor = pt.as_tensor(token_ids)
+    ids = named_tensor(token_ids, "token_ids")
     if ids.ndim != 2 or not ids.dtype.startswith(("int", "uint")):
         raise TypeError(f"token_ids must be integers of shape (batch, seq); got {ids.type}.")
     return ids
-
-
-def _project(x: Tensor, weight: Tensor) -> Tensor:
-    """Multiply the last axis with ``weight``, as one product of two matrices."""
-    *leading, n_in = sizes(x)
-    rows = x.reshape((-1, n_in)) @ weight
-    return cast(Tensor, rows.reshape((*leading, weight.type.shape[1])))
-
-
-def _split_heads(x: Tensor, n_head: int) -> Tensor:
-    """Turn ``(batch, seq, n_head * head_dim)`` into ``(batch, n_head, seq, head_dim)``."""
-    batch, seq, width = sizes(x)
-    return cast(Tensor, x.reshape((batch, seq, n_head, width // n_head)).transpose(0, 2, 1, 3))
-
-
-def _join_heads(x: Tensor) -> Tensor:
-    """Undo :func:`_split_heads`."""
-    batch, n_head, seq, head_dim = sizes(x)
-    return cast(Tensor, x.transpose(0, 2, 1, 3).reshape((batch, seq, n_head * head_dim)))

@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 from pytensor.tensor import TensorLike
 from pytensor.tensor.shape import specify_shape
 
-from pytensor_rope.base import Tensor, axis_indices, pinned, sizes
+from pytensor_rope.base import Tensor, axis_indices, named_tensor, pinned, sizes
 
 
 class Packing:
@@ -66,7 +66,7 @@ def take_tokens(x: Tensor, index: Tensor) -> Tensor:
 
 
 def _check_mask(mask: TensorLike, like: Tensor) -> Tensor:
-    checked: Tensor = pt.as_tensor(mask)
+    checked = named_tensor(mask, "mask")
     if checked.dtype != "bool" or checked.ndim != 2:
         raise TypeError(
             f"mask must be (batch, seq) of bool, True for a token; got {checked.type}. From positions that "

@@ -10,9 +10,11 @@ from pytensor.tensor.variable import TensorConstant
 
 from pytensor_rope.angles import SYMBOLIC_SCHEMES, angles
 from pytensor_rope.base import (
+    FLOAT_DTYPES,
     Tensor,
     VariadicLayer,
     float_tensor,
+    named_tensor,
     resolve_name,
 )
 from pytensor_rope.checks import one_of, positive_number, true_or_false, whole_number
@@ -222,11 +224,12 @@ class RotaryEmbedding(VariadicLayer):
         of = one_of("of", of, _ROLES)
         rotary_dim = self.rotary_dim or self.head_dim
         if like is not None:
+            like = float_tensor(like, "like")
             rotary_dim, dtype = self._resolve_rotary_dim(like), like.dtype
         elif rotary_dim is None:
             raise ValueError(f"{self.name} has no head_dim or rotary_dim: pass like to take it from.")
-        assert dtype is not None
-        position_ids = _check_number_dtype(position_ids)
+        dtype = one_of("dtype", dtype, FLOAT_DTYPES)
+        position_ids = _numbers(position_ids)
         cos, sin = angles(
             position_ids,
             rotary_dim,
@@ -387,27 +390,24 @@ def _check_dims(head_dim: int | None, rotary_dim: int | None) -> tuple[int | Non
 
 def _check_length(length: TensorLike) -> Tensor:
     """Return the lengths of sequences as int64, refusing what are none."""
-    given: Tensor | None = None if isinstance(length, bool | str) else pt.as_tensor(length)
-    if given is None or not given.dtype.startswith(("int", "uint")):
-        raise TypeError(
-            f"length must be integers, the number of tokens of each sequence; got "
-            f"{repr(length) if given is None else given.dtype}."
-        )
+    given = named_tensor(length, "length")
+    if not given.dtype.startswith(("int", "uint")):
+        raise TypeError(f"length must be integers, the number of tokens of each sequence; got {given.dtype}.")
     if isinstance(given, TensorConstant) and (np.asarray(given.data) < 1).any():
         raise ValueError(f"length must be at least 1; got {given.data}.")
     # PyTensor makes an int8 of a small number.
     return cast(Tensor, given.astype("int64"))
 
 
-def _check_number_dtype(position_ids: TensorLike) -> Tensor:
-    positions: Tensor = pt.as_tensor(position_ids)
+def _numbers(position_ids: TensorLike) -> Tensor:
+    positions = named_tensor(position_ids, "position_ids")
     if positions.dtype == "bool" or positions.dtype.startswith("complex"):
         raise TypeError(f"position_ids must be integers or floats; got {positions.dtype}.")
     return positions
 
 
 def _check_position_ids(position_ids: TensorLike, x: Tensor, n_axis: int) -> Tensor:
-    positions = _check_number_dtype(position_ids)
+    positions = _numbers(position_ids)
     if x.ndim < 2:
         raise ValueError(f"x must be (..., n_head, seq, head_dim); got {x.ndim} dimensions.")
     leading = 0 if n_axis == 1 else 1

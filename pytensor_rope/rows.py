@@ -59,9 +59,10 @@ class RowCounter:
         beyond = np.flatnonzero(counts > most)
         if beyond.size:
             row, can = rows[beyond[0]], most[beyond[0]]
+            hint = "What was before that has been overwritten: a cache with more headroom keeps more."
             raise ValueError(
-                f"n must be at most {can} for row {row}, at {self.lengths[row]} tokens; got {n!r}. "
-                "What was before that has been overwritten: a cache with more headroom keeps more."
+                f"n must be at most {can} for row {row}, at {self.lengths[row]} tokens; got {n!r}."
+                + (f" {hint}" if can < self.lengths[row] else "")
             )
         self.lengths[rows] -= counts
 

@@ -643,6 +643,9 @@ def test_how_far_back_a_row_can_go():
     # With a ring of eight at twelve tokens, nothing can be taken back.
     assert SinkCache(0, 8).earliest_length(12) == 12
     assert SinkCache(2, 4, positions="wrapped").earliest_length(11) == 7
+    for longest in (2.5, "3", None):
+        with pytest.raises(TypeError, match="longest must be an integer"):
+            SinkCache(2, 4).earliest_length(longest)
 
 
 def test_initial_state():
@@ -746,6 +749,9 @@ def refused(message, error=ValueError, **given):
         refused("state.keys must be .*; got 3 dim", keys=tensor(1, 6, 8)),
         refused("head_dim=6, but the input's last axis is 8", rotary=RotaryEmbedding(head_dim=6)),
         refused("mask must be .* of bool", TypeError, mask=tensor(1, 3)),
+        refused("mask must be a tensor", TypeError, mask="no"),
+        refused("q must be a tensor", TypeError, q=object()),
+        refused("rotary must be a RotaryEmbedding; got None", TypeError, rotary=None),
         refused("mask must be .* of bool", TypeError, mask=tensor(3, dtype="bool")),
         refused(r"chunk's batch and seq, \(1, 3\); got \(1, 4\)", mask=tensor(1, 4, dtype="bool")),
         refused(r"chunk's batch and seq, \(1, 3\); got \(2, 3\)", mask=tensor(2, 3, dtype="bool")),

@@ -11,7 +11,7 @@ from conftest import compile_for
 from pytensor.gradient import grad
 
 from pytensor_rope import Decoder, DecoderConfig, DecoderState, SinkCache
-from pytensor_rope.decoder import weight_shapes
+from pytensor_rope.weights import weight_shapes
 
 CONFIG = DecoderConfig(
     vocab_size=37,

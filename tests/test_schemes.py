@@ -372,12 +372,20 @@ def test_refused_inputs():
         RotaryEmbedding()(x, np.arange(5), of="values")
     for length, error, message in (
         (5.5, TypeError, "length must be integers.*got float"),
-        (True, TypeError, "length must be integers.*got True"),
-        ("5", TypeError, "length must be integers.*got '5'"),
+        (True, TypeError, "length must be a tensor.*got True"),
+        ("5", TypeError, "length must be a tensor.*got '5'"),
         ([5, 0], ValueError, "length must be at least 1; got"),
     ):
         with pytest.raises(error, match=message):
             RotaryEmbedding(scaling=DYNAMIC)(x, np.arange(5), length=length)
+    with pytest.raises(TypeError, match=r"position_ids must be a tensor, .*; got None"):
+        RotaryEmbedding()(x, None)
+    layer = RotaryEmbedding(head_dim=8)
+    with pytest.raises(ValueError, match="dtype must be one of float16, float32, float64; got <class"):
+        layer.angles(np.arange(5), dtype=np.float64)
+    with pytest.raises(TypeError, match="position_ids must be integers or floats; got bool"):
+        layer.angles(np.ones(5, "bool"), dtype="float32")
+    assert layer.angles(np.arange(5), like=np.ones((1, 5, 8)))[0].dtype == "float64"
     unknown = pt.tensor("x", shape=(None,) * 4, dtype="float32")
     with pytest.raises(ValueError, match="YaRN must know how much it rotates: pass head_dim or rotary_dim"):
         RotaryEmbedding(scaling=YaRN(factor=2.0, original_max_position_embeddings=64))(unknown, np.arange(5))

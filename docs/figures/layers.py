@@ -10,8 +10,8 @@ import numpy as np
 import pytensor.tensor as pt
 
 import pytensor_rope as rope
-from pytensor_rope.decoder import weight_shapes
 from pytensor_rope.frequencies import DynamicNTK
+from pytensor_rope.weights import weight_shapes
 
 N_TOKEN = 24
 TRAINED = 8

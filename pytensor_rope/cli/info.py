@@ -46,7 +46,7 @@ def info(options: argparse.Namespace) -> int:
 
 def parameter_count(config: DecoderConfig) -> int:
     """Return the number of weights of a decoder."""
-    from pytensor_rope.decoder import weight_shapes
+    from pytensor_rope.weights import weight_shapes
 
     return sum(math.prod(shape) for shape in weight_shapes(config).values())
 
