@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 from pytensor.tensor import TensorLike
 
 from pytensor_rope.base import Tensor, axis_indices, pinned
-from pytensor_rope.checks import one_of, whole_number
+from pytensor_rope.checks import one_of, token_counts, whole_number
 from pytensor_rope.frequencies import FrequencyScheme
 
 POSITIONS = ("cache", "absolute", "wrapped")
@@ -153,7 +153,7 @@ class SinkLayout:
         numpy.ndarray
             The shape of ``longest``, int64.
         """
-        tokens = np.asarray(longest, "int64")
+        tokens = token_counts("longest", longest).astype("int64")
         return np.where(tokens <= self.capacity, 0, tokens - self.headroom)
 
 

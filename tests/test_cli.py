@@ -827,11 +827,11 @@ def test_debug_variable_shows_the_traceback(refuse, capsys, monkeypatch, value, 
 
 def test_choices_and_defaults_are_the_library_s():
     """The parser repeats them, so that --help doesn't wait for PyTensor."""
-    from pytensor_rope import Model, backends, cache
+    from pytensor_rope import Model, backends, layout
     from pytensor_rope.cli import arguments
 
     assert set(arguments.BACKENDS) == set(backends.BACKENDS)
-    assert tuple(arguments.POSITIONS) == cache.POSITIONS
+    assert tuple(arguments.POSITIONS) == layout.POSITIONS
     defaults = {
         name: parameter.default for name, parameter in inspect.signature(Model.compile).parameters.items()
     }

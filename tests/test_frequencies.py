@@ -524,6 +524,7 @@ BLEND = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **ORIGI
         (MRoPE, {"section": [2, 1, 1], "scaling": EXAMPLES["dynamic"]}, ValueError, "at every length"),
         (Axial, {"alternate": "yes"}, TypeError, "alternate must be True or False"),
         (XPos, {"scale_base": 0}, ValueError, "scale_base must be positive"),
+        (XPos, {"scale_base": 5e-324}, ValueError, "scale_base must be at least 1, a distance; got 5e-324"),
     ],
 )
 def test_refused_values(scheme, values, error, message):
@@ -678,3 +679,10 @@ def test_interleaved_axes_are_as_many_as_equal_sections(more, n):
     section = [n + more, n, n]
     axes = MRoPE(section=section, interleaved=True).axes(2 * sum(section))
     assert [axes.count(axis) for axis in range(3)] == section
+
+
+def test_frequencies_that_no_float_holds_are_refused():
+    with pytest.raises(
+        ValueError, match=r"Linear\(factor=5e-324\) with base=10000\.0 gives frequencies that no"
+    ):
+        Linear(factor=5e-324).inverse_frequencies(8)

@@ -1,5 +1,6 @@
 """What every frequency scheme is, and the arithmetic that makes its frequencies exact."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from decimal import Context, Decimal, localcontext
@@ -179,7 +180,10 @@ def exact(scheme: FrequencyScheme, rotary_dim: int, base: float) -> tuple[Decima
 @lru_cache(maxsize=256)
 def _cached(scheme: FrequencyScheme, d: int, base: float) -> tuple[Decimal, ...]:
     with localcontext(_PRECISION):
-        return tuple(scheme._frequencies(d, Decimal(base).ln()))
+        thetas = tuple(scheme._frequencies(d, Decimal(base).ln()))
+    if not all(math.isfinite(theta) for theta in thetas):
+        raise ValueError(f"{scheme} with base={base} gives frequencies that no float64 holds.")
+    return thetas
 
 
 def geometric(d: int, log_base: Decimal) -> list[Decimal]:

@@ -42,12 +42,14 @@ class XPos(FrequencyScheme):
 
     def __post_init__(self) -> None:
         self._set("scale_base", positive_number("scale_base", self.scale_base))
+        if self.scale_base < 1:
+            raise ValueError(f"scale_base must be at least 1, a distance; got {self.scale_base}.")
 
     @override
     def log_decay(self, rotary_dim: int) -> np.ndarray:
         d = check_rotary_dim(rotary_dim)
-        zeta: np.ndarray = np.log((np.arange(0, d, 2) + 0.4 * d) / (1.4 * d)) / self.scale_base
-        return zeta
+        log_zeta: np.ndarray = np.log((np.arange(0, d, 2) + 0.4 * d) / (1.4 * d))
+        return log_zeta / self.scale_base
 
     def _frequencies(self, d: int, log_base: Decimal) -> list[Decimal]:
         return geometric(d, log_base)
