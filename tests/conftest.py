@@ -32,14 +32,19 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Keep a backend's tests in one worker, and a file's others: compiled functions are kept in a process."""
+    """
+    Keep a backend's tests in one worker, and a file's others: compiled functions are kept in a process.
+
+    The examples share nothing, and fill the gaps at the end.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class ByBackend(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file, _, test = nodeid.partition("::")
             parameters = test.partition("[")[2].rstrip("]").split("-")
-            return next((name for name in parameters if name in BACKENDS), file)
+            alone = nodeid if file.endswith("test_examples.py") else file
+            return next((name for name in parameters if name in BACKENDS), alone)
 
     return ByBackend(config, log)
 
