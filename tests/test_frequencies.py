@@ -682,7 +682,5 @@ def test_interleaved_axes_are_as_many_as_equal_sections(more, n):
 
 
 def test_frequencies_that_no_float_holds_are_refused():
-    with pytest.raises(
-        ValueError, match="gives frequencies that no float64 holds"
-    ):
+    with pytest.raises(ValueError, match="gives frequencies that no float64 holds"):
         Linear(factor=5e-324).inverse_frequencies(8)
