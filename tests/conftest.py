@@ -30,23 +30,38 @@ def pytest_configure(config):
     chosen_backends(config)
 
 
+# What takes longest to compile comes first, so that no process is left with it at the end.
+LONGEST_FIRST = ("test_smollm2", "test_unrotated_keys", "test_cache", "test_stream", "test_lowering")
+
+
+def pytest_collection_modifyitems(items):
+    def rank(item):
+        name = item.path.stem
+        return next(
+            (i for i, start in enumerate(LONGEST_FIRST) if name.startswith(start)), len(LONGEST_FIRST)
+        )
+
+    items.sort(key=rank)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """
-    Keep a backend's tests in one worker, and a file's others: compiled functions are kept in a process.
+    Keep a file's tests on one backend in one worker: compiled functions are kept in a process.
 
     The examples share nothing, and fill the gaps at the end.
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByBackend(LoadScopeScheduling):
+    class ByFileAndBackend(LoadScopeScheduling):
         def _split_scope(self, nodeid):
             file, _, test = nodeid.partition("::")
             parameters = test.partition("[")[2].rstrip("]").split("-")
-            alone = nodeid if file.endswith("test_examples.py") else file
-            return next((name for name in parameters if name in BACKENDS), alone)
+            backend = next((name for name in parameters if name in BACKENDS), None)
+            return nodeid if file.endswith("test_examples.py") else f"{file} on {backend}"
 
-    return ByBackend(config, log)
+    config.option.loadscopereorder = False
+    return ByFileAndBackend(config, log)
 
 
 def pytest_generate_tests(metafunc):
