@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from pytensor_rope.base import Layer, VariadicLayer
     from pytensor_rope.cache import SinkAngles, SinkCache, SinkCacheState
     from pytensor_rope.checkpoints import CheckpointError
-    from pytensor_rope.checkpoints.rope import RotaryFrequencies, frequencies_from_config
+    from pytensor_rope.checkpoints.base import RotaryFrequencies
+    from pytensor_rope.checkpoints.rope import frequencies_from_config
     from pytensor_rope.config import DecoderConfig
     from pytensor_rope.decoder import Decoder, DecoderState
     from pytensor_rope.frequencies import inverse_frequencies
@@ -34,7 +35,7 @@ _HOMES = {
     "Model": "model",
     "RMSNorm": "norm",
     "RotaryEmbedding": "rotary",
-    "RotaryFrequencies": "checkpoints.rope",
+    "RotaryFrequencies": "checkpoints.base",
     "SinkAngles": "cache",
     "SinkCache": "cache",
     "SinkCacheState": "cache",

@@ -1,10 +1,12 @@
 """What reading a checkpoint gives, and what every architecture says about its files."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from pytensor_rope.frequencies import FrequencyScheme
 
 if TYPE_CHECKING:
     from pytensor_rope.config import DecoderConfig
@@ -23,6 +25,25 @@ class CheckpointError(ValueError):
     ...
     pytensor_rope.checkpoints.base.CheckpointError: No such file: missing.gguf
     """
+
+
+class RotaryFrequencies(NamedTuple):
+    """
+    What gives a model its inverse frequencies.
+
+    Attributes
+    ----------
+    scaling : FrequencyScheme
+        How they are computed.
+    base : float
+        Base of the geometric sequence.
+    rotary_dim : int
+        Number of rotated dimensions.
+    """
+
+    scaling: FrequencyScheme
+    base: float
+    rotary_dim: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytensor_rope.checkpoints.base import CheckpointError
+from pytensor_rope.checkpoints.base import CheckpointError, RotaryFrequencies
 from pytensor_rope.checkpoints.hyperparameters import Hyperparameters
 from pytensor_rope.checks import positive_number, whole_number
 from pytensor_rope.frequencies import (
@@ -24,8 +24,6 @@ from pytensor_rope.frequencies import (
     YaRN,
 )
 
-Frequencies = tuple[FrequencyScheme, float, int]
-
 # Whether the pairs of an architecture's position axes are interleaved: llama.cpp's IMROPE and MROPE.
 _INTERLEAVED = {"qwen2vl": False, "paddleocr": False, "glm4": False, "glm4moe": False}
 _INTERLEAVED |= {"qwen3vl": True, "qwen3vlmoe": True, "qwen35": True, "qwen35moe": True}
@@ -36,7 +34,7 @@ _SLIDING_BASE = {"gemma3": 10_000.0, "gemma3n": 10_000.0, "gemma-embedding": 10_
 
 def metadata_frequencies(
     metadata: Mapping[str, Any], layer_type: str | None, rope_freqs: npt.ArrayLike | None
-) -> Frequencies:
+) -> RotaryFrequencies:
     """Read scheme, base and rotary dimension from a file's metadata."""
     architecture = str(metadata["general.architecture"])
     prefix = f"{architecture}."
@@ -67,7 +65,7 @@ def gguf_frequencies(
     context_length: int | None,
     layer_type: str | None = None,
     rope_freqs: npt.ArrayLike | None = None,
-) -> Frequencies:
+) -> RotaryFrequencies:
     """
     Read scheme, base and rotary dimension from the keys that begin with ``rope.``, asking for them all.
 
@@ -89,7 +87,7 @@ def gguf_frequencies(
 
     Returns
     -------
-    tuple of FrequencyScheme, float and int
+    RotaryFrequencies
 
     Raises
     ------
@@ -108,7 +106,7 @@ def gguf_frequencies(
     scheme = _with_sections(keys, architecture, scheme)
     scheme.check(rotary_dim, base)
 
-    full = scheme, base, rotary_dim
+    full = RotaryFrequencies(scheme, base, rotary_dim)
     sliding = _sliding(architecture, full, sliding_base, sliding_dim)
     return _of_layer(layer_type, full, sliding, has_sliding=sliding_base > 0 or sliding_dim != rotary_dim)
 
@@ -273,17 +271,17 @@ def _with_sections(keys: Hyperparameters, architecture: str, scheme: FrequencySc
 
 
 def _sliding(
-    architecture: str, full: Frequencies, sliding_base: float, sliding_dim: int
-) -> Frequencies | None:
+    architecture: str, full: RotaryFrequencies, sliding_base: float, sliding_dim: int
+) -> RotaryFrequencies | None:
     """Return what sliding layers have, None where it isn't known whether they are scaled."""
-    if architecture in _SLIDING_BASE or full[0] == Default():
-        return Default(), sliding_base or full[1], sliding_dim
+    if architecture in _SLIDING_BASE or full.scaling == Default():
+        return RotaryFrequencies(Default(), sliding_base or full.base, sliding_dim)
     return None
 
 
 def _of_layer(
-    layer_type: str | None, full: Frequencies, sliding: Frequencies | None, *, has_sliding: bool
-) -> Frequencies:
+    layer_type: str | None, full: RotaryFrequencies, sliding: RotaryFrequencies | None, *, has_sliding: bool
+) -> RotaryFrequencies:
     if layer_type not in (None, "full_attention", "sliding_attention"):
         raise CheckpointError(
             f"no layer type {layer_type!r}; GGUF files have full_attention and sliding_attention."

@@ -9,12 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytensor_rope.checkpoints.base import CheckpointError
+from pytensor_rope.checkpoints.base import CheckpointError, RotaryFrequencies
 from pytensor_rope.checkpoints.rope_types import agreed, scheme_of
 from pytensor_rope.checks import positive_number, whole_number
-from pytensor_rope.frequencies import FrequencyScheme
 
-Frequencies = tuple[FrequencyScheme, float, int]
 Config = Mapping[str, Any]
 Values = dict[str, Any]
 
@@ -75,7 +73,7 @@ _ALWAYS_SCALED = {"apertus", "cwm", "gemma4_text", "gpt_oss", "laguna", "lfm3", 
 _ALWAYS_SCALED |= {"ministral3", "mistral4", "mistral_large4_text", "zaya"}
 
 
-def config_frequencies(config: Config, layer_type: str | None) -> Frequencies:
+def config_frequencies(config: Config, layer_type: str | None) -> RotaryFrequencies:
     """Read scheme, base and rotary dimension for the layers of one type."""
     config = _text_config(config)
     _refuse_unknown_keys(config)
@@ -213,7 +211,9 @@ def _model(config: Config) -> str:
     return str(config.get("model_type") or "")
 
 
-def _of_layer(config: Config, layers: dict[str | None, Values | None], layer_type: str | None) -> Frequencies:
+def _of_layer(
+    config: Config, layers: dict[str | None, Values | None], layer_type: str | None
+) -> RotaryFrequencies:
     names = ", ".join(map(str, layers))
     if layer_type is not None:
         if layer_type not in layers:
@@ -239,7 +239,7 @@ def _check_layer_type(config: Config, layer_type: str | None) -> None:
 # From the values to the frequencies
 
 
-def _resolve(config: Config, values: Values, layer: str | None) -> Frequencies:
+def _resolve(config: Config, values: Values, layer: str | None) -> RotaryFrequencies:
     rope_type = values.pop("rope_type", "default")
     model = _model(config)
     if rope_type == "default" and model in _ALWAYS_SCALED and not any(map(config.get, _SECTIONS)):
@@ -256,7 +256,7 @@ def _resolve(config: Config, values: Values, layer: str | None) -> Frequencies:
         raise
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"rope_type {rope_type!r}: {error}") from error
-    return scheme, base, rotary_dim
+    return RotaryFrequencies(scheme, base, rotary_dim)
 
 
 def _base(config: Config, values: Values, layer: str | None) -> float:

@@ -1,33 +1,13 @@
 """Rotary frequencies read from a model's configuration, whichever way it describes them."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy.typing as npt
 
-from pytensor_rope.checkpoints.base import CheckpointError
+from pytensor_rope.checkpoints.base import CheckpointError, RotaryFrequencies
 from pytensor_rope.checkpoints.gguf_rope import metadata_frequencies
 from pytensor_rope.checkpoints.huggingface_rope import config_frequencies
-from pytensor_rope.frequencies import FrequencyScheme
-
-
-class RotaryFrequencies(NamedTuple):
-    """
-    What gives a model its inverse frequencies.
-
-    Attributes
-    ----------
-    scaling : FrequencyScheme
-        How they are computed.
-    base : float
-        Base of the geometric sequence.
-    rotary_dim : int
-        Number of rotated dimensions.
-    """
-
-    scaling: FrequencyScheme
-    base: float
-    rotary_dim: int
 
 
 def frequencies_from_config(
@@ -96,10 +76,10 @@ def _read(
     config: Mapping[str, Any], layer_type: str | None, rope_freqs: npt.ArrayLike | None
 ) -> RotaryFrequencies:
     if "general.architecture" in config:
-        return RotaryFrequencies(*metadata_frequencies(config, layer_type, rope_freqs))
+        return metadata_frequencies(config, layer_type, rope_freqs)
     if rope_freqs is not None:
         raise CheckpointError(
             "rope_freqs is a tensor of GGUF files, and the configuration has no general.architecture: leave "
             "rope_freqs out, or give the metadata of the file that it comes from."
         )
-    return RotaryFrequencies(*config_frequencies(config, layer_type))
+    return config_frequencies(config, layer_type)
