@@ -7,19 +7,16 @@ NumPy, mpmath and the standard library alone: nothing here imports PyTensor or t
 import math
 from functools import cache
 
+import frequency_reference
 import mpmath
 import numpy as np
 
 
-@cache
 def inverse_frequency(i, rotary_dim, base=10_000.0, scaling="none", factor=1.0):
-    """Return the inverse frequency of pair ``i`` to 60 digits."""
-    with mpmath.workdps(60):
-        base, factor, d = mpmath.mpf(base), mpmath.mpf(factor), mpmath.mpf(rotary_dim)
-        if scaling == "ntk":
-            base *= factor ** (d / (d - 2))
-        theta = base ** (-2 * i / d)
-        return theta / factor if scaling == "linear" else theta
+    """Return the inverse frequency of pair ``i``, an mpf."""
+    if scaling == "none":
+        return frequency_reference.table(rotary_dim, base)[i]
+    return frequency_reference.table(rotary_dim, base, scaling, factor=factor)[i]
 
 
 @cache

@@ -2,9 +2,10 @@
 
 from functools import cache
 
+import decoder_reference
 import numpy as np
 
-from pytensor_rope import Decoder, DecoderConfig
+from pytensor_rope import Decoder, DecoderConfig, SinkCache, Stream
 
 CONFIG = DecoderConfig(
     vocab_size=61,
@@ -17,6 +18,7 @@ CONFIG = DecoderConfig(
     context_length=64,
     base=500.0,
 )
+WINDOW = 8
 
 
 @cache
@@ -37,3 +39,20 @@ def weights():
 @cache
 def prompt(n=30, seed=0):
     return np.random.default_rng(seed).integers(0, CONFIG.vocab_size, n)
+
+
+@cache
+def stream_on(backend, sinks=2):
+    return Stream(decoder_for(backend), SinkCache(sinks, WINDOW), backend=backend)
+
+
+@cache
+def reference_logits(sinks):
+    """Return the logits after each token of the prompt, ``(n, vocab_size)``, in float64."""
+    return decoder_reference.decoder_logits(weights(), CONFIG, prompt(), sinks, WINDOW)
+
+
+def fresh(*args, **kwargs):
+    stream = stream_on(*args, **kwargs)
+    stream.reset()
+    return stream

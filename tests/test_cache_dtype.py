@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from test_stream import CONFIG, WINDOW, decoder_for, fresh, prompt, reference_logits, weights
+from small_decoder import CONFIG, WINDOW, decoder_for, fresh, prompt, reference_logits, weights
 
 from pytensor_rope import Decoder, SinkCache, Stream
 

@@ -1,34 +1,14 @@
 """Streams of a small decoder, against a decoder written out in NumPy."""
 
-from functools import cache
-
 import decoder_reference
 import numpy as np
 import pytest
-from small_decoder import CONFIG, decoder_for, prompt, weights
+from small_decoder import CONFIG, WINDOW, decoder_for, fresh, prompt, reference_logits, weights
 
 from pytensor_rope import SinkCache, Stream
 from pytensor_rope.sampling import Sampler
 
-WINDOW = 8
 SINKS = (0, 1, 4)
-
-
-@cache
-def stream_on(backend, sinks=2):
-    return Stream(decoder_for(backend), SinkCache(sinks, WINDOW), backend=backend)
-
-
-@cache
-def reference_logits(sinks):
-    """Return the logits after each token of the prompt, ``(n, vocab_size)``, in float64."""
-    return decoder_reference.decoder_logits(weights(), CONFIG, prompt(), sinks, WINDOW)
-
-
-def fresh(*args, **kwargs):
-    stream = stream_on(*args, **kwargs)
-    stream.reset()
-    return stream
 
 
 @pytest.mark.parametrize("sinks", SINKS)

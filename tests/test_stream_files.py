@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from test_stream import CONFIG, decoder_for, fresh, prompt
+from small_decoder import CONFIG, decoder_for, fresh, prompt
 
 import pytensor_rope
 from pytensor_rope import Decoder, SinkCache, Stream

@@ -6,7 +6,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from test_stream import fresh, prompt, reference_logits
+from small_decoder import fresh, prompt, reference_logits
 
 
 def test_forks_do_not_disturb_each_other(backend):
