@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytensor.tensor as pt
 from pytensor.tensor import TensorLike
 
-from pytensor_rope.base import Tensor, axis_indices, pinned
+from pytensor_rope.base import Tensor, axis_indices, named_tensor, pinned
 from pytensor_rope.checks import one_of, token_counts, whole_number
 from pytensor_rope.frequencies import FrequencyScheme
 
@@ -198,7 +198,7 @@ def remap_positions(position_ids: TensorLike, sinks: int, ring: int) -> Tensor:
     >>> function([], remap_positions(positions, sinks=4, ring=32), backend="c")()
     array([-1,  0,  3,  4, 35,  4,  4])
     """
-    positions: Tensor = pt.as_tensor(position_ids)
+    positions = named_tensor(position_ids, "position_ids")
     if not positions.dtype.startswith(("int", "uint")):
         raise TypeError(f"position_ids must be integers; got {positions.dtype}.")
     sinks = whole_number("sinks", sinks, least=0)

@@ -18,7 +18,7 @@ import json
 import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from hashlib import sha256
 from numbers import Real
 from pathlib import Path
@@ -225,10 +225,8 @@ def _plain(value: Any) -> Any:
         return float(value)
     if isinstance(value, np.ndarray | list | tuple):
         return [_plain(item) for item in value]
-    if is_dataclass(value):
-        plain = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-        return {"type": type(value).__name__, **plain}
-    return repr(value)
+    plain = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return {"type": type(value).__name__, **plain}
 
 
 def _check_layout(saved: dict[str, Any], own: dict[str, Any], path: str | os.PathLike[str]) -> None:
