@@ -36,6 +36,22 @@ def positive_number(name: str, value: object) -> float:
     return number
 
 
+def not_negative(name: str, value: object) -> float:
+    """Return ``value`` as a float, refusing what is below 0."""
+    number = finite_number(name, value)
+    if number < 0:
+        raise ValueError(f"{name} must be at least 0; got {value!r}.")
+    return number
+
+
+def at_least_1(name: str, value: object) -> float:
+    """Return ``value`` as a float, refusing what is below 1."""
+    number = positive_number(name, value)
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1; got {value!r}.")
+    return number
+
+
 def true_or_false(name: str, value: object) -> bool:
     """Return ``value``, refusing what is neither True nor False (TypeError)."""
     if not isinstance(value, bool):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
-from pytensor_rope.checks import finite_number, positive_number, whole_number
+from pytensor_rope.checks import positive_number, whole_number
 from pytensor_rope.frequencies.base import FrequencyScheme
 
 
@@ -42,19 +42,3 @@ def check_ntk_dim(scheme: FrequencyScheme, rotary_dim: int) -> None:
     """Refuse the dimension for which NTK-aware scaling has no exponent."""
     if rotary_dim == 2:
         raise ValueError(f"{type(scheme).__name__} needs a rotary_dim above 2: its exponent is d / (d - 2).")
-
-
-def not_negative(name: str, value: object) -> float:
-    """Return ``value`` as a float, refusing what is below 0."""
-    number = finite_number(name, value)
-    if number < 0:
-        raise ValueError(f"{name} must be at least 0; got {value!r}.")
-    return number
-
-
-def at_least_1(name: str, value: object) -> float:
-    """Return ``value`` as a float, refusing what is below 1."""
-    number = positive_number(name, value)
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1; got {value!r}.")
-    return number

@@ -6,10 +6,9 @@ from typing import ClassVar, override
 
 import numpy as np
 
-from pytensor_rope.checks import positive_number, whole_number
+from pytensor_rope.checks import at_least_1, positive_number, whole_number
 from pytensor_rope.frequencies.base import FrequencyScheme
 from pytensor_rope.frequencies.fields import (
-    at_least_1,
     check_factors,
     check_ntk_dim,
     set_attention_factor,

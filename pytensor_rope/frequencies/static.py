@@ -6,12 +6,11 @@ from typing import override
 
 import numpy as np
 
-from pytensor_rope.checks import positive_number, true_or_false
+from pytensor_rope.checks import not_negative, positive_number, true_or_false
 from pytensor_rope.frequencies.base import TWO_PI, FrequencyScheme, geometric
 from pytensor_rope.frequencies.fields import (
     check_factors,
     check_ntk_dim,
-    not_negative,
     set_attention_factor,
     set_factors,
     set_original,
