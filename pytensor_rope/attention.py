@@ -26,7 +26,7 @@ class SinkAttention(LayerOp):
 
     with S sinks and a window of W. Sinks are scored against ``q_sink``, other keys against ``q``: the same
     queries, turned to the positions from which each kind of key is to be seen. A row that sees nothing
-    yields 0.
+    yields 0. With a ``softcap`` c, scores x are squeezed into :math:`c \tanh(x / c)` first.
 
     Inputs are q and q_sink ``(batch, n_head, seq, head_dim)``; k and v ``(batch, n_kv_head, seq,
     head_dim)``; their positions ``(batch, seq)``, negative for padding; and with a cache its keys and
@@ -34,11 +34,12 @@ class SinkAttention(LayerOp):
     ``(batch, slots)``, negative for none. The output is like q. A ``window`` of None hides nothing.
     """
 
-    __props__ = ("sinks", "window", "scale")
+    __props__ = ("sinks", "window", "scale", "softcap")
 
     sinks: int
     window: int | None
     scale: float | None
+    softcap: float | None
 
     @override
     def build_inner_graph(self, *inputs: Tensor) -> list[Any]:
@@ -62,7 +63,8 @@ class SinkAttention(LayerOp):
         visible = self._visible(positions, _join(key_positions))
         n_key = sum(sizes(x)[1] for x in key_positions)
         by_head = (batch, n_kv_head, n_head // n_kv_head, seq, n_key)
-        weights = _masked_softmax(_join(scores).reshape(by_head), visible[:, None, None])
+        capped = _capped(_join(scores), self.softcap)
+        weights = _masked_softmax(capped.reshape(by_head), visible[:, None, None])
         weights = weights.reshape((*by_kv_head[:-1], n_key))
         attended = _weighted_sum(weights, [x.astype(dtype) for x in values])
         out = attended.reshape((batch, n_head, seq, head_dim)).astype(q.dtype)
@@ -118,9 +120,10 @@ def sink_attention(
     sinks: int,
     window: int | None,
     scale: float | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Attend to cached keys and to a chunk's own; see :class:`SinkAttention`."""
-    op = SinkAttention(sinks=sinks, window=window, scale=scale)
+    op = SinkAttention(sinks=sinks, window=window, scale=scale, softcap=softcap)
     return cast(Tensor, op(q, q_sink, k, v, positions, *cache))
 
 
@@ -138,6 +141,13 @@ def _check_cache(k: Tensor, keys: Tensor, values: Tensor) -> None:
 
 def _join(parts: list[Tensor]) -> Tensor:
     return cast(Tensor, pt.concatenate(parts, axis=-1)) if len(parts) > 1 else parts[0]
+
+
+def _capped(scores: Tensor, softcap: float | None) -> Tensor:
+    if softcap is None:
+        return scores
+    bound = pinned(softcap, scores.dtype)
+    return cast(Tensor, bound * pt.tanh(scores / bound))
 
 
 def _masked_softmax(scores: Tensor, visible: Tensor) -> Tensor:

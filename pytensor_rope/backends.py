@@ -1,8 +1,9 @@
 """Graphs to functions: the right mode for each linker, and state that stays where it is used."""
 
+import copy
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import Any, cast
 
@@ -78,7 +79,7 @@ def function(
         raise TypeError("function chooses the mode for its backend; leave mode out.")
     pairs = list(updates.items() if hasattr(updates, "items") else updates or [])
     computed = [*_flatten(outputs), *(new for _, new in pairs)]
-    dtypes = _dtypes(computed)
+    dtypes = variable_dtypes(computed)
     if backend == "numba" and "float16" in dtypes:
         raise NotImplementedError(
             "Numba has no float16 arrays. Cast to float32, or compile for the c, jax or mlx backend."
@@ -87,7 +88,8 @@ def function(
     device.adopt([*computed, *(shared for shared, _ in pairs)])
     with device.scope():
         compiled = pytensor_function(list(inputs), outputs, updates=pairs, mode=device.mode(), **kwargs)
-    return CompiledFunction(compiled, device)
+    made_from = (list(inputs), outputs, backend, pairs, kwargs)
+    return CompiledFunction(compiled, device, made_from)
 
 
 def check_backend(backend: object) -> str:
@@ -107,6 +109,9 @@ class CompiledFunction:
     """
     A function compiled for one backend, made by :func:`function`.
 
+    It pickles and copies as the graph it was made from, with the values of its shared variables, and is
+    compiled again.
+
     Attributes
     ----------
     backend : str
@@ -115,8 +120,9 @@ class CompiledFunction:
         The PyTensor function that is called.
     """
 
-    def __init__(self, compiled: Any, device: "_Device") -> None:
+    def __init__(self, compiled: Any, device: "_Device", made_from: tuple[Any, ...]) -> None:
         self.compiled = compiled
+        self._made_from = made_from
         self.backend = device.name
         self._device = device
         self._dtypes = [getattr(output.variable.type, "dtype", None) for output in compiled.maker.outputs]
@@ -145,6 +151,15 @@ class CompiledFunction:
             device.finish(outputs, self._updated)
             return self._to_numpy(outputs)
 
+    def __reduce__(self) -> Any:
+        return _compile_again, self._made_from
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CompiledFunction":
+        with on_host([*self._read, *self._updated]):
+            twin = _compile_again(*copy.deepcopy(self._made_from, memo))
+        memo[id(self)] = twin
+        return twin
+
     def _to_numpy(self, outputs: Any) -> Any:
         """Return the outputs as NumPy arrays of the dtypes that the graph declares."""
         if outputs is None:
@@ -154,6 +169,30 @@ class CompiledFunction:
         return [
             self._device.to_numpy(output, dtype) for output, dtype in zip(outputs, self._dtypes, strict=True)
         ]
+
+
+def _compile_again(
+    inputs: list[Any], outputs: Any, backend: str, updates: list[Any], kwargs: dict[str, Any]
+) -> CompiledFunction:
+    return function(inputs, outputs, backend=backend, updates=updates, **kwargs)
+
+
+@contextmanager
+def on_host(storages: Iterable[list[Any]]) -> Iterator[None]:
+    """
+    Hold NumPy arrays in the storages of shared variables for a while, to copy these.
+
+    PyTensor copies no storage that holds an array of JAX's or MLX's.
+    """
+    storages = list(storages)
+    values = [storage[0] for storage in storages]
+    for storage, value in zip(storages, values, strict=True):
+        storage[0] = np.asarray(value)
+    try:
+        yield
+    finally:
+        for storage, value in zip(storages, values, strict=True):
+            storage[0] = value
 
 
 class _Device:
@@ -207,9 +246,9 @@ class _JaxDevice(_Device):
         self.array_type = jax.Array
 
     def mode(self) -> Mode:
-        from pytensor_rope.lowering.jax import DonatingJAXLinker
+        from pytensor_rope.lowering.jax import jax_mode
 
-        return Mode(linker=DonatingJAXLinker(), optimizer=get_mode("JAX")._optimizer)
+        return jax_mode()
 
     def scope(self) -> AbstractContextManager[Any]:
         import jax
@@ -277,7 +316,7 @@ def _flatten(outputs: Any) -> list[Any]:
     return list(outputs) if isinstance(outputs, list | tuple) else [outputs]
 
 
-def _dtypes(outputs: Iterable[Any]) -> set[str]:
+def variable_dtypes(outputs: Iterable[Any]) -> set[str]:
     """Return the dtypes of all variables that the outputs are computed from, inside ops too."""
     variables: list[Variable[Any, Any]] = [getattr(output, "variable", output) for output in outputs]
     found: set[str] = set()
@@ -285,5 +324,5 @@ def _dtypes(outputs: Iterable[Any]) -> set[str]:
         found.add(getattr(variable.type, "dtype", ""))
         op = None if variable.owner is None else variable.owner.op
         if isinstance(op, OpFromGraph):
-            found |= _dtypes(op.inner_outputs)
+            found |= variable_dtypes(op.inner_outputs)
     return found

@@ -1,27 +1,30 @@
-"""A Llama-family decoder around its layers."""
+"""A decoder around its layers."""
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.compile.sharedvalue import shared
 from pytensor.tensor import TensorLike
-from pytensor.tensor.sharedvar import TensorSharedVariable
 
+from pytensor_rope.backends import on_host
 from pytensor_rope.base import (
     FLOAT_DTYPES,
     Layer,
     Tensor,
     axis_indices,
     named_tensor,
+    pinned,
     resolve_name,
 )
 from pytensor_rope.cache import SinkAngles, SinkCache, SinkCacheState
+from pytensor_rope.checks import MOST_TOKENS
 from pytensor_rope.config import DecoderConfig
-from pytensor_rope.decoder_layer import LAYER_WEIGHTS, DecoderLayer, project
-from pytensor_rope.norm import rms_norm
-from pytensor_rope.weights import check_weights, random_weights
+from pytensor_rope.decoder_layer import DecoderLayer, normalized, project
+from pytensor_rope.parameters import Parameter, parameter
+from pytensor_rope.rotary import RotaryEmbedding
+from pytensor_rope.weights import check_weights, initial_distribution, layer_shapes, random_weights
 
 
 class DecoderState(NamedTuple):
@@ -45,7 +48,7 @@ class DecoderState(NamedTuple):
 
 class Decoder(Layer):
     """
-    A Llama-family decoder, token ids to logits.
+    A decoder, token ids to logits.
 
     Parameters
     ----------
@@ -57,15 +60,16 @@ class Decoder(Layer):
         The weights, matrices stored ``(in, out)``: "embedding" ``(vocab_size, hidden_size)``; for each
         layer i "layers.{i}." with "attention_norm", "query", "key", "value", "output",
         "feed_forward_norm", "gate", "up" and "down"; "final_norm"; and, unless tied, "head"
-        ``(hidden_size, vocab_size)``. They are not copied. Default is random normal weights of standard
-        deviation 0.02, norms of 1.
+        ``(hidden_size, vocab_size)``. :func:`pytensor_rope.weights.weight_shapes` lists what other
+        configurations have. They are not copied. Default is random normal weights of standard deviation
+        0.02, norms that scale by 1 and biases of 0.
     seed : int, optional
         Seed of the random weights.
 
     Attributes
     ----------
     config : DecoderConfig
-    parameters : dict of str to TensorSharedVariable
+    parameters : dict of str to Parameter
         The weights by name.
 
     Raises
@@ -107,15 +111,22 @@ class Decoder(Layer):
     ) -> None:
         self.name = resolve_name(name, type(self).__name__, "config")
         self.config = config
-        self.rotary = config.rotary().sequential()
+        self._rotaries = _Rotaries(config)
         if weights is None:
             weights = random_weights(config, seed)
         check_weights(weights, config)
+        self._layer_names = tuple(layer_shapes(config))
         self.dtype = str(weights["embedding"].dtype)
-        self.parameters: dict[str, TensorSharedVariable] = {
-            key: shared(value, f"{self.name}.{key}", borrow=True, shape=value.shape)
-            for key, value in weights.items()
+        self.parameters: dict[str, Parameter] = {
+            key: self._parameter(key, value) for key, value in weights.items()
         }
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = object.__new__(type(self))
+        memo[id(self)] = twin
+        with on_host([parameter.container.storage for parameter in self.parameters.values()]):
+            twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return twin
 
     def __call__(self, token_ids: TensorLike, /) -> Tensor:
         """
@@ -140,16 +151,22 @@ class Decoder(Layer):
         ids = _check_token_ids(token_ids)
         x = self.embed(ids)
         positions = pt.zeros_like(ids, dtype="int32") + axis_indices(ids, 1)[None, :]
-        query = self.rotary.angles(positions, dtype=self.dtype)
-        key = self.rotary.angles(positions, dtype=self.dtype, of="keys")
         for i in range(self.config.n_layer):
-            layer = self._layer_op(sinks=0, window=self._window(i))
-            x, _, _ = layer(x, *self._layer_weights(i), *query, *query, *key, positions)
+            rotary = self._rotaries[i]
+            angles: list[Tensor] = []
+            if rotary is not None:
+                query = rotary.angles(positions, dtype=self.dtype)
+                angles = [*query, *query, *rotary.angles(positions, dtype=self.dtype, of="keys")]
+            layer = self._layer_op(i, sinks=0, window=self.config.window(i))
+            x, _, _ = layer(x, *self._layer_weights(i), *angles, positions)
         return self.logits(self._normalize(x))
 
     def layer_caches(self, cache: SinkCache | Sequence[SinkCache]) -> tuple[SinkCache, ...]:
         """
         Return the cache of each layer, given one for all or a sequence of one for each.
+
+        A layer that sees a window of its own, no longer than what the cache would show it, keeps it: its
+        cache then holds that window at true positions, and no sinks.
 
         Raises
         ------
@@ -165,7 +182,37 @@ class Decoder(Layer):
             raise ValueError(
                 f"cache must be one SinkCache, or one for each of {n_layer} layers; got {len(caches)}."
             )
-        return caches
+        return tuple(cache_within(of_layer, self.config.window(i)) for i, of_layer in enumerate(caches))
+
+    def longest_chunk(self, cache: SinkCache | Sequence[SinkCache], length: int) -> int | None:
+        """
+        Return how many tokens can be read as one chunk after ``length``, as if they were read one by one.
+
+        Parameters
+        ----------
+        cache : SinkCache or sequence of SinkCache
+            The cache, as :meth:`attend` takes it.
+        length : int
+            Tokens seen before the chunk.
+
+        Returns
+        -------
+        int or None
+            The most tokens, at least 1; None for any number.
+        """
+        pairs = set(zip(self.layer_caches(cache), self._rotaries.kinds, strict=True))
+        bounds = [
+            of_layer.longest_chunk(rotary.scaling, length)
+            for of_layer, kind in pairs
+            if (rotary := self._rotaries.of_kind(kind)) is not None
+        ]
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    def same_until(self, length: int) -> int:
+        """Return the greatest length of a full pass with the frequencies of ``length``."""
+        rotaries = map(self._rotaries.of_kind, set(self._rotaries.kinds))
+        bounds = [rotary.scaling.same_until(max(length, 1)) for rotary in rotaries if rotary is not None]
+        return min((bound for bound in bounds if bound is not None), default=MOST_TOKENS)
 
     def initial_state(
         self, cache: SinkCache | Sequence[SinkCache], batch: int, dtype: str | None = None
@@ -252,25 +299,24 @@ class Decoder(Layer):
         x = self.embed(ids)
         positions = caches[0].chunk_positions(state.length, ids, count)
         length_after = caches[0].length_after(state.length, ids, count)
-        readings = {
-            distinct: self._reading(distinct, positions, state.length, length_after)
-            for distinct in dict.fromkeys(caches)
-        }
+        readings: dict[Any, tuple[SinkAngles | None, Tensor]] = {}
         new_states = []
         for i, (of_layer, keys, values) in enumerate(zip(caches, state.keys, state.values, strict=True)):
-            layer, angles, slot_positions = readings[of_layer]
-            turned = keys if angles.cached is None else self.rotary.rotate(keys, *angles.cached)
-            x, k, v = layer(
-                x,
-                *self._layer_weights(i),
-                *angles.query,
-                *angles.sink_query,
-                *angles.key,
-                positions,
-                turned,
-                values,
-                slot_positions,
-            )
+            rotary = self._rotaries[i]
+            reading = of_layer, self._rotaries.kinds[i]
+            if reading not in readings:
+                angles = None
+                if rotary is not None:
+                    angles = of_layer.angles(rotary, positions, state.length, length_after, dtype=self.dtype)
+                readings[reading] = angles, of_layer.slot_positions(state.length)
+            angles, slot_positions = readings[reading]
+            turned, by = keys, []
+            if angles is not None and rotary is not None:
+                by = [*angles.query, *angles.sink_query, *angles.key]
+                if angles.cached is not None:
+                    turned = rotary.rotate(keys, *angles.cached)
+            layer = self._layer_op(i, sinks=of_layer.sinks, window=of_layer.window)
+            x, k, v = layer(x, *self._layer_weights(i), *by, positions, turned, values, slot_positions)
             new_states.append(of_layer.update(SinkCacheState(keys, values, state.length), k, v, count))
         new_state = DecoderState(
             keys=[new.keys for new in new_states],
@@ -278,14 +324,6 @@ class Decoder(Layer):
             length=new_states[0].length,
         )
         return self._normalize(x), new_state
-
-    def _reading(
-        self, cache: SinkCache, positions: Tensor, length: Tensor, length_after: Tensor
-    ) -> tuple[DecoderLayer, SinkAngles, Tensor]:
-        """Return what layers with one cache share: the op, its angles, and what the slots hold."""
-        angles = cache.angles(self.rotary, positions, length, length_after, dtype=self.dtype)
-        layer = self._layer_op(sinks=cache.sinks, window=cache.window)
-        return layer, angles, cache.slot_positions(length)
 
     def _check_state(self, state: DecoderState, caches: Sequence[SinkCache]) -> None:
         n_layer = self.config.n_layer
@@ -303,38 +341,91 @@ class Decoder(Layer):
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """Return the embeddings of ``token_ids (...)``, ``(..., hidden_size)`` in the weights' dtype."""
-        embedded: Tensor = self.parameters["embedding"][token_ids]
-        return embedded
+        return _scaled(self.parameters["embedding"][token_ids], self.config.embedding_scale)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits ``(..., vocab_size)`` of normalised hidden states ``(..., hidden_size)``."""
-        if self.config.tied:
-            return project(hidden, self.parameters["embedding"].T)
-        return project(hidden, self.parameters["head"])
+        head = self.parameters["embedding"].T if self.config.tied else self.parameters["head"]
+        logits = project(hidden, head, self.parameters.get("head_bias"))
+        logits = _scaled(logits, self.config.logit_scale)
+        if self.config.logit_softcap is None:
+            return logits
+        bound = pinned(self.config.logit_softcap, logits.dtype)
+        return cast(Tensor, bound * pt.tanh(logits / bound))
+
+    def _parameter(self, key: str, value: np.ndarray) -> Parameter:
+        mean, std = initial_distribution(key, self.config)
+        return parameter(value, f"{self.name}.{key}", mean=mean, std=std)
 
     def _normalize(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.parameters["final_norm"], epsilon=self.config.epsilon)
+        return normalized(
+            x,
+            self.parameters["final_norm"],
+            self.parameters.get("final_norm_bias"),
+            norm=self.config.norm,
+            epsilon=self.config.epsilon,
+            unit_offset=self.config.unit_offset,
+        )
 
-    def _window(self, i: int) -> int | None:
-        """Return the window of layer ``i`` in a full pass, None for all tokens."""
-        return None
-
-    def _layer_op(self, *, sinks: int, window: int | None) -> DecoderLayer:
-        config = self.config
+    def _layer_op(self, i: int, *, sinks: int, window: int | None) -> DecoderLayer:
+        config, rotary = self.config, self._rotaries[i]
+        scale = config.attention_scale or 1 / np.sqrt(config.head_dim)
+        if rotary is not None:
+            scale *= rotary.scaling.softmax_scaling
         return DecoderLayer(
+            weights=self._layer_names,
             n_head=config.n_head,
             n_kv_head=config.n_kv_head,
+            norm=config.norm,
+            unit_offset=config.unit_offset,
             epsilon=config.epsilon,
+            residual=config.residual,
+            residual_scale=float(config.residual_scale),
+            activation=config.activation,
             pairing=config.pairing,
-            rotary_dim=config.rotary_dim or config.head_dim,
-            caches_rotated_keys=self.rotary.scaling.caches_rotated_keys,
-            scale=float(self.rotary.scaling.softmax_scaling / np.sqrt(config.head_dim)),
+            rotary_dim=0 if rotary is None else config.rotary_dim or config.head_dim,
+            caches_rotated_keys=rotary is None or rotary.scaling.caches_rotated_keys,
+            scale=float(scale),
+            softcap=config.attention_softcap,
             sinks=sinks,
             window=window,
         )
 
-    def _layer_weights(self, i: int) -> list[TensorSharedVariable]:
-        return [self.parameters[f"layers.{i}.{name}"] for name in LAYER_WEIGHTS]
+    def _layer_weights(self, i: int) -> list[Parameter]:
+        return [self.parameters[f"layers.{i}.{name}"] for name in self._layer_names]
+
+
+class _Rotaries:
+    """The rotary embedding of each layer, one for all layers of a kind."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        rotated = config.rotated_layers or (True,) * config.n_layer
+        self.kinds = [
+            ("sliding" if config.window(i) is not None else "full") if rotated[i] else "unrotated"
+            for i in range(config.n_layer)
+        ]
+        self._of_kind: dict[str, RotaryEmbedding | None] = {}
+        for i, kind in enumerate(self.kinds):
+            if kind not in self._of_kind:
+                rotary = config.rotary(i)
+                self._of_kind[kind] = None if rotary is None else rotary.sequential()
+
+    def __getitem__(self, layer: int) -> RotaryEmbedding | None:
+        return self._of_kind[self.kinds[layer]]
+
+    def of_kind(self, kind: str) -> RotaryEmbedding | None:
+        return self._of_kind[kind]
+
+
+def cache_within(cache: SinkCache, window: int | None) -> SinkCache:
+    """Return the cache of a layer that sees ``window`` tokens, None for all, where ``cache`` is asked for."""
+    if window is None or window > cache.sinks + cache.window:
+        return cache
+    return SinkCache(0, window, cache.headroom, "absolute")
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1 else cast(Tensor, x * pinned(factor, x.dtype))
 
 
 def check_cache_dtype(dtype: object, weights_dtype: str) -> str:

@@ -5,12 +5,10 @@ from typing import Any, cast, override
 
 import numpy as np
 import pytensor.tensor as pt
-from pytensor.compile.sharedvalue import shared
 from pytensor.configdefaults import config
 from pytensor.graph.basic import Apply
 from pytensor.tensor import TensorLike
 from pytensor.tensor.shape import specify_shape
-from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pytensor_rope.base import (
     BroadcastingLayerOp,
@@ -23,6 +21,7 @@ from pytensor_rope.base import (
     resolve_name,
 )
 from pytensor_rope.checks import positive_number, whole_number
+from pytensor_rope.parameters import Parameter, parameter
 
 
 class RMSNormalize(BroadcastingLayerOp):
@@ -134,7 +133,7 @@ class RMSNorm(VariadicLayer):
 
     Attributes
     ----------
-    weight : TensorSharedVariable or None
+    weight : Parameter or None
         The weight, ``(n_in,)`` in floatX; None without ``affine`` or before the size is known.
 
     Raises
@@ -173,7 +172,7 @@ class RMSNorm(VariadicLayer):
         self.epsilon = _check_epsilon(epsilon, "float64")
         self.affine = affine
         self.unit_offset = unit_offset
-        self.weight: TensorSharedVariable | None = None
+        self.weight: Parameter | None = None
         if affine and self.n_in is not None:
             self.weight = self._initial_weight(self.n_in)
 
@@ -212,7 +211,7 @@ class RMSNorm(VariadicLayer):
         out.name = f"{self.name}_output"
         return out
 
-    def _resolve_weight(self, x: Tensor) -> TensorSharedVariable | None:
+    def _resolve_weight(self, x: Tensor) -> Parameter | None:
         static = x.type.shape[-1] if x.ndim else None
         if None not in (static, self.n_in) and static != self.n_in:
             raise ValueError(f"{self.name} has n_in={self.n_in}, but the input's last axis is {static}.")
@@ -226,12 +225,10 @@ class RMSNorm(VariadicLayer):
             self.weight = self._initial_weight(static)
         return self.weight
 
-    def _initial_weight(self, n_in: int) -> TensorSharedVariable:
-        value = np.full(n_in, 0.0 if self.unit_offset else 1.0, dtype=config.floatX)
-        return cast(
-            TensorSharedVariable,
-            shared(value, f"{self.name}_weight", shape=(n_in,)),
-        )
+    def _initial_weight(self, n_in: int) -> Parameter:
+        mean = 0.0 if self.unit_offset else 1.0
+        value = np.full(n_in, mean, dtype=config.floatX)
+        return parameter(value, f"{self.name}_weight", mean=mean)
 
 
 def rms_norm(

@@ -3,7 +3,7 @@
 import copy
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, NoReturn, Self, SupportsIndex, override
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,8 @@ class Stream:
     """
     A decoder with a sink cache, compiled for one backend: made by :meth:`Model.compile`.
 
-    Its functions are compiled when they are first needed, once for all prompt lengths. The rows of a batch
+    Its functions are compiled when they are first needed, once for all prompt lengths. A stream pickles and
+    copies with what it has read, and compiles anew. The rows of a batch
     are streams of their own: each may be at another length, be left out of a step, go back or begin anew,
     and is what it would be alone.
 
@@ -441,13 +442,17 @@ class Stream:
         twin._own_state, twin._rows = self._own_state.fork(), copy.deepcopy(self._rows)
         return twin
 
-    @override
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        # A copy of the attributes would be the same cache under another counter.
-        raise TypeError(
-            "A Stream can't be copied or pickled. fork() gives a second one; save() and load() keep it in a "
-            "file."
-        )
+    def __copy__(self) -> Self:
+        return self.fork()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is compiled stays behind, and with it the variables that the stream shares with its forks.
+        return self.__dict__ | {"_own_state": self._own_state.copies()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        arrays, layers = state["_own_state"], range(self.decoder.config.n_layer)
+        self._own_state = StreamState(_as_decoder_state(arrays, layers))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """
@@ -559,12 +564,8 @@ class Stream:
 
     def _longest_chunk(self, left: npt.NDArray[np.int32]) -> int:
         """Return how many tokens a row can read as one chunk, as if it read them one by one."""
-        scheme = self.decoder.rotary.scaling
-        bounds = [
-            cache.longest_chunk(scheme, int(length))
-            for cache in set(self.decoder.layer_caches(self.cache))
-            for length in self._rows.lengths[left > 0]
-        ]
+        lengths = self._rows.lengths[left > 0]
+        bounds = [self.decoder.longest_chunk(self.cache, int(length)) for length in lengths]
         return min((bound for bound in bounds if bound is not None), default=MOST_TOKENS)
 
     def _read_one(self, ids: npt.NDArray[np.int32], active: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
@@ -581,10 +582,10 @@ class Stream:
         """Put other rows into the state, if memory allows, and have its functions compiled again."""
         old, layers = self._own_state.arrays(), range(self.decoder.config.n_layer)
         self._own_state = StreamState(
-            DecoderState(
-                keys=[change(old[f"keys.{i}"]) for i in layers],
-                values=[change(old[f"values.{i}"]) for i in layers],
-                length=rows.lengths.astype("int32"),
+            _as_decoder_state(
+                {name: change(array) for name, array in old.items() if name != "length"}
+                | {"length": rows.lengths.astype("int32")},
+                layers,
             )
         )
         self._rows, self.batch = rows, len(rows.lengths)
@@ -636,6 +637,16 @@ class Stream:
                 f"stop must hold token ids below {self.decoder.config.vocab_size}; got {max(ids)}."
             )
         return ids
+
+
+def _as_decoder_state(arrays: dict[str, npt.NDArray[Any]], layers: Iterable[int]) -> DecoderState:
+    """Return the arrays of a state, by name, as one."""
+    layers = list(layers)
+    return DecoderState(
+        keys=[arrays[f"keys.{i}"] for i in layers],
+        values=[arrays[f"values.{i}"] for i in layers],
+        length=arrays["length"],
+    )
 
 
 def _rows_or_nan(logits: npt.NDArray[Any], active: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:

@@ -44,7 +44,7 @@ class StreamState:
     def fork(self) -> Self:
         """Return a copy of the state that takes turns with this one."""
         with self._turn.lock:
-            copies = [np.array(array) for array in self.arrays().values()]
+            copies = list(self.copies().values())
             twin = object.__new__(type(self))
             twin._variables, twin._turn, twin._parked = self._variables, self._turn, copies
             twin.functions = self.functions
@@ -67,6 +67,11 @@ class StreamState:
         with self._turn.lock:
             self._take_turn()
             return {variable.name: np.asarray(variable.get_value(borrow=True)) for variable in self._all()}
+
+    def copies(self) -> dict[str, np.ndarray]:
+        """Return copies of the arrays by name, which nothing writes to any more."""
+        with self._turn.lock:
+            return {name: np.array(array) for name, array in self.arrays().items()}
 
     def replace(self, arrays: dict[str, np.ndarray]) -> None:
         """Take over other arrays of the same names, shapes and dtypes."""

@@ -7,40 +7,68 @@ import numpy as np
 from pytensor_rope.base import FLOAT_DTYPES
 from pytensor_rope.config import DecoderConfig
 
+Shapes = dict[str, tuple[int, ...]]
 
-def weight_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """Return the name and shape of every weight of a decoder."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    n_query, n_key = config.n_head * config.head_dim, config.n_kv_head * config.head_dim
-    layer = {
-        "attention_norm": (hidden,),
-        "query": (hidden, n_query),
-        "key": (hidden, n_key),
-        "value": (hidden, n_key),
-        "output": (n_query, hidden),
-        "feed_forward_norm": (hidden,),
-        "gate": (hidden, inner),
-        "up": (hidden, inner),
-        "down": (inner, hidden),
-    }
-    shapes: dict[str, tuple[int, ...]] = {"embedding": (config.vocab_size, hidden)}
+
+def weight_shapes(config: DecoderConfig) -> Shapes:
+    """Return the name and shape of every weight of a decoder, matrices as ``(in, out)``."""
+    hidden = config.hidden_size
+    layer = layer_shapes(config)
+    shapes: Shapes = {"embedding": (config.vocab_size, hidden)}
     for i in range(config.n_layer):
         shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
-    shapes["final_norm"] = (hidden,)
+    shapes |= _norm(config, "final_norm", (hidden,))
     if not config.tied:
         shapes["head"] = (hidden, config.vocab_size)
+    if config.head_bias:
+        shapes["head_bias"] = (config.vocab_size,)
+    return shapes
+
+
+def layer_shapes(config: DecoderConfig) -> Shapes:
+    """Return the name and shape of every weight of one layer."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    n_query, n_key = config.n_head * config.head_dim, config.n_kv_head * config.head_dim
+    before, after = config.norm_placement != "after", config.norm_placement != "before"
+    shapes: Shapes = {}
+    if before:
+        shapes |= _norm(config, "attention_norm", (hidden,))
+    shapes |= _projection("query", hidden, n_query, bias=config.qkv_bias)
+    shapes |= _projection("key", hidden, n_key, bias=config.qkv_bias)
+    shapes |= _projection("value", hidden, n_key, bias=config.qkv_bias)
+    if config.qk_norm is not None:
+        shapes |= _norm(config, "query_norm", _qk_norm_shape(config, config.n_head))
+        shapes |= _norm(config, "key_norm", _qk_norm_shape(config, config.n_kv_head))
+    shapes |= _projection("output", n_query, hidden, bias=config.output_bias)
+    if after:
+        shapes |= _norm(config, "attention_output_norm", (hidden,))
+    if before and not config.shared_norm:
+        shapes |= _norm(config, "feed_forward_norm", (hidden,))
+    if config.gated:
+        shapes |= _projection("gate", hidden, inner, bias=config.feed_forward_bias)
+    shapes |= _projection("up", hidden, inner, bias=config.feed_forward_bias)
+    shapes |= _projection("down", inner, hidden, bias=config.feed_forward_bias)
+    if after:
+        shapes |= _norm(config, "feed_forward_output_norm", (hidden,))
     return shapes
 
 
 def random_weights(config: DecoderConfig, seed: int | None) -> dict[str, np.ndarray]:
-    """Return normal weights of standard deviation 0.02, and norms of 1, in float32."""
+    """Return normal weights of standard deviation 0.02, norms that scale by 1, biases of 0."""
     rng = np.random.default_rng(seed)
-    return {
-        name: np.ones(shape, "float32")
-        if name.endswith("norm")
-        else rng.normal(0, 0.02, shape).astype("float32")
-        for name, shape in weight_shapes(config).items()
-    }
+
+    def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        mean, std = initial_distribution(name, config)
+        return (rng.normal(mean, std, shape) if std else np.full(shape, mean)).astype("float32")
+
+    return {name: initial(name, shape) for name, shape in weight_shapes(config).items()}
+
+
+def initial_distribution(name: str, config: DecoderConfig) -> tuple[float, float]:
+    """Return mean and standard deviation of the normal distribution that a random weight is drawn from."""
+    if name.endswith("norm"):
+        return (0.0, 0.0) if config.unit_offset else (1.0, 0.0)
+    return (0.0, 0.0) if name.endswith("bias") else (0.0, 0.02)
 
 
 def check_weights(weights: Mapping[str, np.ndarray], config: DecoderConfig) -> None:
@@ -58,3 +86,20 @@ def check_weights(weights: Mapping[str, np.ndarray], config: DecoderConfig) -> N
     dtypes = {str(weight.dtype) for weight in weights.values()}
     if len(dtypes) > 1 or not dtypes <= set(FLOAT_DTYPES):
         raise ValueError(f"The weights must have one float dtype; got {', '.join(sorted(dtypes))}.")
+
+
+def _norm(config: DecoderConfig, name: str, shape: tuple[int, ...]) -> Shapes:
+    return {name: shape} | ({f"{name}_bias": shape} if config.norm_bias else {})
+
+
+def _projection(name: str, n_in: int, n_out: int, *, bias: bool) -> Shapes:
+    return {name: (n_in, n_out)} | ({f"{name}_bias": (n_out,)} if bias else {})
+
+
+def _qk_norm_shape(config: DecoderConfig, n_head: int) -> tuple[int, ...]:
+    match config.qk_norm:
+        case "heads":
+            return (n_head, config.head_dim)
+        case "width":
+            return (n_head * config.head_dim,)
+    return (config.head_dim,)

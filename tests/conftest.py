@@ -31,7 +31,9 @@ def pytest_configure(config):
 
 
 # What takes longest to compile comes first, so that no process is left with it at the end.
-LONGEST_FIRST = ("test_smollm2", "test_unrotated_keys", "test_cache", "test_stream", "test_lowering")
+LONGEST_FIRST = (
+    *("test_smollm2", "test_unrotated_keys", "test_decoder", "test_cache", "test_stream", "test_lowering"),
+)
 
 
 def pytest_collection_modifyitems(items):
@@ -104,6 +106,17 @@ def on(backend, *others):
     missing = backend != "c" and find_spec(backend) is None
     skip = pytest.mark.skipif(missing, reason=f"{backend} is not installed")
     return pytest.param(backend, *others, marks=[skip])
+
+
+def on_all_backends(usual):
+    """Return the parameters of a test of some cases, slow on backends but the ``usual`` of each case."""
+    return [
+        pytest.param(
+            case, backend, marks=[*on(backend).marks, *([] if backend in of_case else [pytest.mark.slow])]
+        )
+        for case, of_case in usual.items()
+        for backend in BACKENDS
+    ]
 
 
 def compile_for(inputs, outputs, backend):

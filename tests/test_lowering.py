@@ -277,21 +277,21 @@ FLOATS = ["float16", "float32", "float64"]
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_a_token_attends_to_the_cache(dtype, sinks):
     arrays = attention_inputs(**GROUPED, seq=1, lengths=[0, 2, 40], sinks=sinks, ring=8, dtype=dtype)
-    check("c", SinkAttention(sinks=sinks, window=8, scale=None), *arrays)
+    check("c", SinkAttention(sinks=sinks, window=8, scale=None, softcap=None), *arrays)
 
 
 @pytest.mark.parametrize("sinks", [0, 2])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_a_chunk_with_pads_attends_to_the_cache(dtype, sinks):
     arrays = attention_inputs(**GROUPED, seq=5, lengths=[0, 1, 40], sinks=sinks, ring=8, pads=2, dtype=dtype)
-    check("c", SinkAttention(sinks=sinks, window=6, scale=0.3), *arrays)
+    check("c", SinkAttention(sinks=sinks, window=6, scale=0.3, softcap=1.5), *arrays)
 
 
 @pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_a_chunk_attends_to_itself(dtype, window):
     arrays = attention_inputs(**GROUPED, seq=9, lengths=[0, 0], sinks=3, pads=1, dtype=dtype)
-    check("c", SinkAttention(sinks=3, window=window, scale=None), *arrays)
+    check("c", SinkAttention(sinks=3, window=window, scale=None, softcap=None), *arrays)
 
 
 @pytest.mark.parametrize(
@@ -302,13 +302,13 @@ def test_a_chunk_attends_to_itself(dtype, window):
 def test_heads_and_chunks_of_other_sizes(dtype, n_head, n_kv_head, seq, head_dim):
     sizes = {"n_head": n_head, "n_kv_head": n_kv_head, "seq": seq, "head_dim": head_dim}
     arrays = attention_inputs(**sizes, lengths=[150], sinks=2, ring=131, dtype=dtype)
-    check("c", SinkAttention(sinks=2, window=131, scale=None), *arrays)
+    check("c", SinkAttention(sinks=2, window=131, scale=None, softcap=None), *arrays)
 
 
 @pytest.mark.parametrize("sizes", [{"seq": 1, "lengths": []}, {"seq": 0, "lengths": [3, 5]}])
 def test_attention_of_nothing_is_nothing(sizes):
     arrays = attention_inputs(**GROUPED, **sizes, sinks=1, ring=4)
-    compiled = lower("c", SinkAttention(sinks=1, window=4, scale=None), variables(arrays))
+    compiled = lower("c", SinkAttention(sinks=1, window=4, scale=None, softcap=None), variables(arrays))
     for (out,) in (compiled(*arrays), in_python(compiled, arrays)):
         assert out.shape == arrays[0].shape
 
@@ -317,30 +317,30 @@ def test_attention_of_nothing_is_nothing(sizes):
 def test_attention_over_arrays_that_are_not_contiguous(seq):
     arrays = attention_inputs(**GROUPED, seq=seq, lengths=[9, 20], sinks=2, ring=8)
     strided = [np.asfortranarray(x) for x in arrays]
-    check("c", SinkAttention(sinks=2, window=8, scale=None), *strided)
+    check("c", SinkAttention(sinks=2, window=8, scale=None, softcap=None), *strided)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "window", "dtype"),
+    ("sizes", "window", "softcap", "dtype"),
     [
-        ({"seq": 5, "lengths": [0, 1, 40], "ring": 8, "pads": 2}, 6, "float32"),
-        ({"seq": 6, "lengths": [0, 0]}, None, "float64"),
+        ({"seq": 5, "lengths": [0, 1, 40], "ring": 8, "pads": 2}, 6, 1.5, "float32"),
+        ({"seq": 6, "lengths": [0, 0]}, None, None, "float64"),
     ],
 )
-def test_attention_on_numba(sizes, window, dtype):
+def test_attention_on_numba(sizes, window, softcap, dtype):
     arrays = attention_inputs(**GROUPED, **sizes, sinks=2, dtype=dtype)
-    check("numba", SinkAttention(sinks=2, window=window, scale=None), *arrays)
+    check("numba", SinkAttention(sinks=2, window=window, scale=None, softcap=softcap), *arrays)
 
 
 def test_scores_far_apart_neither_overflow_nor_vanish():
     arrays = attention_inputs(**GROUPED, seq=3, lengths=[90], sinks=1, ring=80)
     arrays[0] *= 1e3
     arrays[1] *= 1e3
-    check("c", SinkAttention(sinks=1, window=80, scale=None), *arrays)
+    check("c", SinkAttention(sinks=1, window=80, scale=None, softcap=None), *arrays)
 
 
 def test_attention_to_mixed_dtypes_stays_generic():
-    op = SinkAttention(sinks=1, window=None, scale=None)
+    op = SinkAttention(sinks=1, window=None, scale=None, softcap=None)
     q, wide = pt.tensor4(dtype="float32"), pt.tensor4(dtype="float64")
     assert is_lowered(op, q, q, q, q, pt.imatrix())
     assert not is_lowered(op, q, q, wide, wide, pt.imatrix())
@@ -355,7 +355,7 @@ def test_rms_norm_of_a_batched_weight_stays_generic():
 
 def test_what_a_query_does_not_see_does_not_reach_it():
     arrays = attention_inputs(**GROUPED, seq=4, lengths=[2], sinks=1, ring=80, pads=1)
-    op = SinkAttention(sinks=1, window=80, scale=None)
+    op = SinkAttention(sinks=1, window=80, scale=None, softcap=None)
     compiled = lower("c", op, variables(arrays))
     (before,) = compiled(*arrays)
     for cached in arrays[5:7]:
@@ -368,7 +368,8 @@ def test_what_a_query_does_not_see_does_not_reach_it():
 def test_a_not_a_number_stays_one():
     arrays = attention_inputs(**GROUPED, seq=1, lengths=[20], sinks=1, ring=8)
     arrays[0][0, 1] = np.nan
-    (out,) = lower("c", SinkAttention(sinks=1, window=8, scale=None), variables(arrays))(*arrays)
+    op = SinkAttention(sinks=1, window=8, scale=None, softcap=None)
+    (out,) = lower("c", op, variables(arrays))(*arrays)
     np.testing.assert_array_equal(np.isnan(out[0]).all(axis=(1, 2)), np.arange(6) == 1)
     np.testing.assert_array_equal(np.isnan(out[0]).any(axis=(1, 2)), np.arange(6) == 1)
 
@@ -437,7 +438,7 @@ def test_rms_norm_gradient_refuses_shapes_that_do_not_fit():
 )
 def test_attention_refuses_shapes_that_do_not_fit(index, axis, message):
     arrays = attention_inputs(**GROUPED, seq=3, lengths=[4, 5], sinks=1, ring=8)
-    attend = lower("c", SinkAttention(sinks=1, window=8, scale=None), variables(arrays))
+    attend = lower("c", SinkAttention(sinks=1, window=8, scale=None, softcap=None), variables(arrays))
     for wrong in (grown(arrays[index], axis), np.take(arrays[index], [0], axis=axis)):
         with pytest.raises(ValueError, match=message):
             attend(*arrays[:index], wrong, *arrays[index + 1 :])
@@ -445,7 +446,7 @@ def test_attention_refuses_shapes_that_do_not_fit(index, axis, message):
 
 def test_attention_refuses_heads_that_do_not_divide():
     arrays = attention_inputs(n_head=5, n_kv_head=2, seq=3, head_dim=4, lengths=[4], sinks=1)
-    attend = lower("c", SinkAttention(sinks=1, window=8, scale=None), variables(arrays))
+    attend = lower("c", SinkAttention(sinks=1, window=8, scale=None, softcap=None), variables(arrays))
     with pytest.raises(ValueError, match="must divide"):
         attend(*arrays)
 
@@ -498,6 +499,15 @@ def test_a_graph_is_lowered_in_a_process_that_only_unpickles_it():
     command = [sys.executable, "-W", "ignore", "-c", LOAD_AND_COMPILE]
     done = subprocess.run(command, input=graph, capture_output=True, check=True)
     assert done.stdout.decode().strip() == "['RMSNormalizeKernel']"
+
+
+def test_kernels_compile_with_the_flags_that_pymc_sets():
+    flags = f"{pytensor.config.gcc__cxxflags} -fno-exceptions -fno-unwind-tables"
+    x, weight = pt.fmatrix("x"), pt.fvector("weight")
+    y = RMSNormalize(epsilon=1e-6, unit_offset=False)(x, weight)
+    with pytensor.config.change_flags(gcc__cxxflags=flags):
+        compiled = pytensor.function([x, weight], y, mode="CVM")
+    np.testing.assert_allclose(compiled([[2, -2]], [1, 3]), [[1, -3]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["NUMBA", "JAX", "MLX", "FAST_COMPILE"])

@@ -19,7 +19,7 @@ from pytensor_rope.norm import RMSNormalize, RMSNormalizeGradient
 from pytensor_rope.rotate import Rotate
 
 # Part of every cache key: raise it whenever a kernel changes.
-_VERSION = 2
+_VERSION = 3
 
 type _Lowered = tuple[Callable[..., Any], str | None]
 
@@ -231,6 +231,7 @@ def _sink_attention(op: SinkAttention, **kwargs: Any) -> _Lowered:
     sinks, has_window = op.sinks, op.window is not None
     window = 0 if op.window is None else op.window
     fixed_scale = op.scale
+    has_softcap, softcap = op.softcap is not None, dtype(op.softcap or 1)
 
     # Loops where NumPy would take slices: assigning to a slice makes Numba compile for seconds.
     @numba_njit
@@ -257,6 +258,8 @@ def _sink_attention(op: SinkAttention, **kwargs: Any) -> _Lowered:
         """Return the highest score the row sees, and set those it doesn't see to minus infinity."""
         for column in range(scores.shape[1]):
             if sees(i, key_positions[column]):
+                if has_softcap:
+                    scores[row, column] = softcap * np.tanh(scores[row, column] / softcap)
                 so_far = max(so_far, scores[row, column])
             else:
                 scores[row, column] = -np.inf

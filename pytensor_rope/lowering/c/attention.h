@@ -50,6 +50,7 @@ template <typename X, typename T, int LANES> class Block {
     static constexpr T LOWEST = HIDDEN / 2;
 
     const npy_intp head_dim;
+    const T softcap; // 0 caps nothing.
     std::vector<T> queries, sink_queries;  // (head_dim, LANES)
     std::vector<T> attended;               // (LANES, head_dim)
     std::vector<T> scores;                 // (TILE, LANES)
@@ -86,6 +87,9 @@ template <typename X, typename T, int LANES> class Block {
                 continue;
             score_for(sink_queries, keys + key * head_dim, 1, scores.data() + key * LANES);
         }
+        if (softcap != 0)
+            for (npy_intp i = 0; i < count * LANES; i++)
+                scores[i] = softcap * std::tanh(scores[i] / softcap);
     }
 
     // Hides what isn't seen, and raises each lane's highest score.
@@ -134,8 +138,8 @@ template <typename X, typename T, int LANES> class Block {
     }
 
   public:
-    explicit Block(npy_intp head_dim)
-        : head_dim(head_dim), queries(head_dim * LANES), sink_queries(head_dim * LANES),
+    Block(npy_intp head_dim, T softcap)
+        : head_dim(head_dim), softcap(softcap), queries(head_dim * LANES), sink_queries(head_dim * LANES),
           attended(head_dim * LANES), scores(TILE * LANES),
           key_scratch(sizeof(X) == sizeof(T) ? 0 : TILE * head_dim), value_scratch(key_scratch.size()) {}
 
@@ -197,11 +201,11 @@ template <typename X> struct Problem {
     const npy_int32 *positions, *slot_positions;
     npy_intp batch, n_head, n_kv_head, seq, head_dim, slots;
     npy_int64 sinks, window;
-    double scale;
+    double scale, softcap;
 };
 
 template <typename X, typename T, int LANES> static void attend_in_blocks(const Problem<X> &p, X *out) {
-    Block<X, T, LANES> block(p.head_dim);
+    Block<X, T, LANES> block(p.head_dim, (T)p.softcap);
     const npy_intp n_row = p.n_head / p.n_kv_head * p.seq; // Queries of one key/value head.
     for (npy_intp head = 0; head < p.batch * p.n_kv_head; head++) {
         const npy_intp b = head / p.n_kv_head, chunk = head * p.seq * p.head_dim,
@@ -265,7 +269,7 @@ template <typename X, typename T>
 static int sink_attention(PyArrayObject *q, PyArrayObject *q_sink, PyArrayObject *k, PyArrayObject *v,
                           PyArrayObject *positions, PyArrayObject *keys, PyArrayObject *values,
                           PyArrayObject *slot_positions, PyArrayObject **out, npy_int64 sinks,
-                          npy_int64 window, npy_float64 scale, bool scaled) {
+                          npy_int64 window, npy_float64 scale, bool scaled, npy_float64 softcap) {
     Problem<X> p;
     if (measure(p, q, q_sink, k, v, positions, keys, values, slot_positions) != 0)
         return -1;
@@ -283,6 +287,7 @@ static int sink_attention(PyArrayObject *q, PyArrayObject *q_sink, PyArrayObject
     p.positions = positions_data.data(), p.slot_positions = slots_data.data();
     p.sinks = sinks;
     p.window = window < 0 ? (npy_int64)1 << 31 : window; // No two positions are as far apart.
+    p.softcap = softcap;
     p.scale = scaled ? scale : 1 / std::sqrt((double)p.head_dim);
     if (PyArray_SIZE(q) == 0)
         return 0;
@@ -306,7 +311,7 @@ static int sink_attention(PyArrayObject *q, PyArrayObject *q_sink, PyArrayObject
 template <typename X, typename T>
 static int sink_attention(PyArrayObject *q, PyArrayObject *q_sink, PyArrayObject *k, PyArrayObject *v,
                           PyArrayObject *positions, PyArrayObject **out, npy_int64 sinks, npy_int64 window,
-                          npy_float64 scale, bool scaled) {
+                          npy_float64 scale, bool scaled, npy_float64 softcap) {
     return sink_attention<X, T>(q, q_sink, k, v, positions, NULL, NULL, NULL, out, sinks, window, scale,
-                                scaled);
+                                scaled, softcap);
 }

@@ -13,18 +13,25 @@ from pytensor_rope.lowering.c.kernel import Kernel, register
 
 
 class SinkAttentionKernel(Kernel):
-    """Attend to the cache, if there is one, and to the chunk; a negative ``window`` hides nothing."""
+    """
+    Attend to the cache, if there is one, and to the chunk.
 
-    __props__ = ("sinks", "window", "scale", "scaled")
-    params_type = ParamsType(sinks=ps.int64, window=ps.int64, scale=ps.float64, scaled=ps.bool)
+    A negative ``window`` hides nothing, and a ``softcap`` of 0 caps nothing.
+    """
+
+    __props__ = ("sinks", "window", "scale", "scaled", "softcap")
+    params_type = ParamsType(
+        sinks=ps.int64, window=ps.int64, scale=ps.float64, scaled=ps.bool, softcap=ps.float64
+    )
     headers = ("multiply.h", "attention.h")
     function = "sink_attention"
 
-    def __init__(self, sinks: int, window: int, scale: float, scaled: bool) -> None:
+    def __init__(self, sinks: int, window: int, scale: float, scaled: bool, softcap: float) -> None:
         self.sinks = sinks
         self.window = window
         self.scale = scale
         self.scaled = scaled
+        self.softcap = softcap
 
     @override
     def perform(self, node: Apply[Any], inputs: Any, output_storage: Any, params: Any = None) -> None:
@@ -46,7 +53,10 @@ class SinkAttentionKernel(Kernel):
         if self.window >= 0:
             visible &= is_sink | (i - j < self.window)
         scores, sink_scores = (x.astype(dtype) * scale @ k.swapaxes(-1, -2) for x in (q, q_sink))
-        scores = np.where(visible, np.where(is_sink & is_sink_column, sink_scores, scores), -np.inf)
+        scores = np.where(is_sink & is_sink_column, sink_scores, scores)
+        if self.softcap:
+            scores = dtype(self.softcap) * np.tanh(scores / dtype(self.softcap))
+        scores = np.where(visible, scores, -np.inf)
         highest = scores.max(axis=-1, keepdims=True, initial=np.finfo(dtype).min)
         weights = np.exp(scores - highest)
         total = weights.sum(axis=-1, keepdims=True)
@@ -64,6 +74,7 @@ def _lower(op: SinkAttention, node: Apply[Any]) -> list[Any] | None:
         window=-1 if op.window is None else op.window,
         scale=0.0 if op.scale is None else op.scale,
         scaled=op.scale is not None,
+        softcap=op.softcap or 0.0,
     )
     return kernel.make_node(*node.inputs).outputs
 

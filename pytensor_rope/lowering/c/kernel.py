@@ -53,6 +53,11 @@ class Kernel(COp):
         return ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"]
 
     @override
+    def c_no_compile_args(self, **kwargs: Any) -> list[str]:
+        # PyMC sets these for every op; ours catch what memory there is none for.
+        return ["-fno-exceptions", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables"]
+
+    @override
     def c_support_code(self, **kwargs: Any) -> str:
         return _source(self.headers)
 
