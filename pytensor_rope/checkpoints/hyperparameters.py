@@ -7,7 +7,7 @@ import numpy as np
 
 from pytensor_rope.checkpoints.base import CheckpointError, Metadata
 
-_REQUIRED: Any = object()
+REQUIRED: Any = object()
 
 
 class Hyperparameters:
@@ -34,14 +34,28 @@ class Hyperparameters:
             key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)
         }
 
-    def integer(self, key: str, default: int = _REQUIRED) -> int:
+    def integer(self, key: str, default: int = REQUIRED) -> int:
         """Return a positive integer."""
         value = self._take(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise self._refuse(key, value, "a positive integer is needed")
         return value
 
-    def real(self, key: str, default: float = _REQUIRED) -> float:
+    def optional_integer(self, key: str) -> int | None:
+        """Return a positive integer, None if the key is absent or 0."""
+        value = self._take(key, 0)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self._refuse(key, value, "a positive integer or 0 is needed")
+        return value or None
+
+    def positive(self, key: str) -> float:
+        """Return a finite float above 0."""
+        value = self.real(key)
+        if value <= 0:
+            raise self._refuse(key, value, "a positive number is needed")
+        return value
+
+    def real(self, key: str, default: float = REQUIRED) -> float:
         """
         Return a finite float.
 
@@ -62,6 +76,23 @@ class Hyperparameters:
         if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
             raise self._refuse(key, value, "a list of integers is needed")
         return numbers
+
+    def boolean(self, key: str, default: bool = REQUIRED) -> bool:
+        """Return True or False."""
+        value = self._take(key, default)
+        if not isinstance(value, bool):
+            raise self._refuse(key, value, "True or False is needed")
+        return value
+
+    def period_or_flags(self, key: str, default: int) -> int | list[bool]:
+        """Return an integer, not negative, or a list of flags, whichever is there."""
+        value = self._take(key, default)
+        flags = value.tolist() if isinstance(value, np.ndarray) else value
+        if isinstance(flags, list) and all(flag in (0, 1) for flag in flags):
+            return [bool(flag) for flag in flags]
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self._refuse(key, value, "an integer or a list of flags is needed")
+        return value
 
     def choice(self, key: str, choices: tuple[str, ...], default: str) -> str:
         """Return one of the strings that are implemented."""
@@ -91,7 +122,7 @@ class Hyperparameters:
 
     def _take(self, key: str, default: Any) -> Any:
         value = self._unread.pop(key, default)
-        if value is _REQUIRED:
+        if value is REQUIRED:
             raise CheckpointError(f"the metadata lacks {self._prefix}{key}.")
         return value
 

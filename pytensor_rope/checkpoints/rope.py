@@ -6,8 +6,8 @@ from typing import Any
 import numpy.typing as npt
 
 from pytensor_rope.checkpoints.base import CheckpointError, RotaryFrequencies
-from pytensor_rope.checkpoints.gguf_rope import metadata_frequencies
-from pytensor_rope.checkpoints.huggingface_rope import config_frequencies
+from pytensor_rope.checkpoints.gguf.rope import metadata_frequencies
+from pytensor_rope.checkpoints.huggingface.rope import config_frequencies
 
 
 def frequencies_from_config(

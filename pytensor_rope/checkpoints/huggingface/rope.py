@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytensor_rope.checkpoints.base import CheckpointError, RotaryFrequencies
-from pytensor_rope.checkpoints.rope_types import agreed, scheme_of
+from pytensor_rope.checkpoints.huggingface.rope_types import agreed, scheme_of
 from pytensor_rope.checks import positive_number, whole_number
 
 Config = Mapping[str, Any]

@@ -4,43 +4,45 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from pytensor_rope.checkpoints.base import Checkpoint, CheckpointError, Metadata, Weight
-from pytensor_rope.checkpoints.gguf_header import Header, TensorInfo, read_header
-from pytensor_rope.checkpoints.gguf_tokenizer import read_tokenizer
+from pytensor_rope.checkpoints.gguf import architectures
+from pytensor_rope.checkpoints.gguf.header import TensorInfo
+from pytensor_rope.checkpoints.gguf.model import Description, ModelFile
+from pytensor_rope.checkpoints.gguf.parts import Parts, read_headers
+from pytensor_rope.checkpoints.gguf.tensors import gguf_weights
+from pytensor_rope.checkpoints.gguf.tokenizer import read_tokenizer
+from pytensor_rope.checkpoints.reading import read_weight
 from pytensor_rope.config import DecoderConfig
-
-#: Each has a module of its name beside this one, with ``gguf_config`` and ``gguf_weights``.
-ARCHITECTURES = ("llama",)
 
 # Tensors with a factor for each rotary frequency: Llama 3's, or LongRoPE's short and long ones.
 _ROPE_FACTORS = (("rope_freqs.weight",), ("rope_factors_short.weight", "rope_factors_long.weight"))
 
 _Dequantize = Callable[[npt.NDArray[np.uint8], int], npt.NDArray[np.float32]]
 
-# Small enough to stay in the processor's cache, large enough to make NumPy's overhead small.
-_VALUES_AT_ONCE = 1 << 18
 
-
-def load_gguf(path: Path, name: str) -> Checkpoint:
+def load_gguf(path: Path, name: str, dtype: str = "float32", *, with_weights: bool = True) -> Checkpoint:
     """
     Read a GGUF file.
 
     Parameters
     ----------
     path : Path
-        The file.
+        The file, or the first of several, ``name-00001-of-00002.gguf``.
     name : str
         What to call the checkpoint.
+    dtype : {"float32", "float16"}, optional
+        dtype to keep the weights in. Default is "float32".
+    with_weights : bool, optional
+        Whether to read the weights; without, they are only looked for. Default is True.
 
     Returns
     -------
     Checkpoint
-        With every weight in float32.
 
     Raises
     ------
@@ -53,20 +55,20 @@ def load_gguf(path: Path, name: str) -> Checkpoint:
     """
     dequantize, block_sizes = _quantization()
     try:
-        with path.open("rb") as file:
-            header = read_header(file, block_sizes)
-        config, weights = _match(header, _rope_factors(path, header, dequantize))
-        tokenizer = read_tokenizer(header.metadata)
-        if tokenizer.vocab_size != config.vocab_size:
+        parts = read_headers(path, block_sizes)
+        config, weights = _match(parts, _rope_factors(parts, dequantize))
+        tokenizer = read_tokenizer(parts.metadata)
+        if tokenizer is not None and tokenizer.vocab_size != config.vocab_size:
             raise CheckpointError(
                 f"the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}."
             )
-        arrays = _read_weights(path, weights, header, dequantize)
+        arrays = _read_weights(parts, weights, dequantize, dtype) if with_weights else {}
     except ValueError as error:
         raise CheckpointError(f"Can't load {path}: {error}") from error
     except OSError as error:
         raise CheckpointError(f"Can't read {path}: {error.strerror or error}.") from error
-    return Checkpoint(config, arrays, tokenizer, name)
+    why_none = f"{path} says that it has none." if tokenizer is None else ""
+    return Checkpoint(config, arrays, tokenizer, name, why_no_tokenizer=why_none)
 
 
 def _quantization() -> tuple[_Dequantize, dict[int, tuple[int, int]]]:
@@ -88,41 +90,37 @@ def _quantization() -> tuple[_Dequantize, dict[int, tuple[int, int]]]:
     return dequantize, {int(kind): sizes for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
 
 
-def _rope_factors(path: Path, header: Header, dequantize: _Dequantize) -> npt.NDArray[np.float32] | None:
+def _rope_factors(parts: Parts, dequantize: _Dequantize) -> npt.NDArray[np.float32] | None:
     """Return what divides the rotary frequencies one by one, None where the file has no such tensor."""
     for names in _ROPE_FACTORS:
-        if set(names) <= header.tensors.keys():
-            weights = [Weight(name=name, source=name, shape=header.tensors[name].shape) for name in names]
+        if set(names) <= parts.tensors.keys():
+            weights = [Weight(name=name, source=name, shape=parts.tensors[name].shape) for name in names]
             if any(len(weight.shape) != 1 for weight in weights):
                 raise CheckpointError(f"the tensor {names[0]} must have one axis; got {weights[0].shape}.")
-            factors = _read_weights(path, weights, header, dequantize)
+            factors = _read_weights(parts, weights, dequantize)
             return factors[names[0]] if len(names) == 1 else np.stack([factors[name] for name in names])
     return None
 
 
-def _match(
-    header: Header, rope_factors: npt.NDArray[np.float32] | None
-) -> tuple[DecoderConfig, list[Weight]]:
-    _check_whole_model(header.metadata)
-    architecture = header.metadata.get("general.architecture")
-    if architecture not in ARCHITECTURES:
+def _match(parts: Parts, rope_factors: npt.NDArray[np.float32] | None) -> tuple[DecoderConfig, list[Weight]]:
+    _check_whole_model(parts.metadata)
+    architecture = parts.metadata.get("general.architecture")
+    if architecture not in architectures.ARCHITECTURES:
         raise CheckpointError(
-            f"the architecture {architecture!r} isn't implemented; implemented: {', '.join(ARCHITECTURES)}."
+            f"the architecture {architecture!r} isn't implemented; implemented: "
+            f"{', '.join(architectures.ARCHITECTURES)}."
         )
-    module = import_module(f"pytensor_rope.checkpoints.{architecture}")
-    shapes = {name: info.shape for name, info in header.tensors.items()}
-    config = module.gguf_config(header.metadata, shapes, rope_factors)
-    weights = _check_tensors(module.gguf_weights(config), shapes)
-    return config, weights
+    module = import_module(f"{architectures.__name__}.{architecture.replace('-', '_')}")
+    shapes = {name: info.shape for name, info in parts.tensors.items()}
+    described: Description = module.describe(ModelFile(architecture, parts.metadata, shapes, rope_factors))
+    weights = _check_tensors(gguf_weights(described.config, described.layout), shapes)
+    return described.config, weights
 
 
 def _check_whole_model(metadata: Metadata) -> None:
     kind = metadata.get("general.type", "model")
     if kind != "model":
         raise CheckpointError(f"this is of the type {kind!r}, not a model.")
-    parts = metadata.get("split.count", 0)
-    if not isinstance(parts, int) or parts > 1:
-        raise CheckpointError("this is one part of a model split over several files: merge them.")
 
 
 def _check_tensors(expected: Iterable[Weight], shapes: dict[str, tuple[int, ...]]) -> list[Weight]:
@@ -140,7 +138,7 @@ def _check_tensors(expected: Iterable[Weight], shapes: dict[str, tuple[int, ...]
                 f"the tensor {weight.source} has shape {shapes[weight.source]}; the metadata need "
                 f"{weight.shape}."
             )
-        surplus.remove(weight.source)
+        surplus.discard(weight.source)
         weights.append(weight)
     if surplus:
         names = sorted(surplus)
@@ -150,11 +148,11 @@ def _check_tensors(expected: Iterable[Weight], shapes: dict[str, tuple[int, ...]
 
 
 def _read_weights(
-    path: Path, weights: list[Weight], header: Header, dequantize: _Dequantize
-) -> dict[str, npt.NDArray[np.float32]]:
-    def read(weight: Weight) -> npt.NDArray[np.float32]:
-        with path.open("rb") as file:
-            return _read_weight(file, weight, header.tensors[weight.source], dequantize)
+    parts: Parts, weights: list[Weight], dequantize: _Dequantize, dtype: str = "float32"
+) -> dict[str, npt.NDArray[Any]]:
+    def read(weight: Weight) -> npt.NDArray[Any]:
+        with parts.paths[weight.source].open("rb") as file:
+            return _read_weight(file, weight, parts.tensors[weight.source], dequantize, dtype)
 
     with ThreadPoolExecutor(2) as pool:
         arrays = pool.map(read, weights)
@@ -162,24 +160,21 @@ def _read_weights(
 
 
 def _read_weight(
-    file: BinaryIO, weight: Weight, info: TensorInfo, dequantize: _Dequantize
-) -> npt.NDArray[np.float32]:
-    array, rows = weight.empty()
-    n_row = 1 if rows.ndim == 1 else rows.shape[0]
-    rows = rows.reshape(1, -1) if rows.ndim == 1 else rows
-    n_bytes_row = info.n_bytes // n_row
-    step = max(_VALUES_AT_ONCE // rows.shape[1], 1)
-    file.seek(info.offset)
-    for start in range(0, n_row, step):
-        stop = min(start + step, n_row)
-        data = file.read((stop - start) * n_bytes_row)
-        if len(data) != (stop - start) * n_bytes_row:
+    file: BinaryIO, weight: Weight, info: TensorInfo, dequantize: _Dequantize, dtype: str
+) -> npt.NDArray[Any]:
+    def read(offset: int, n_bytes: int) -> npt.NDArray[np.float32]:
+        file.seek(info.offset + offset)
+        data = file.read(n_bytes)
+        if len(data) != n_bytes:
             raise CheckpointError("the file became shorter while it was read.")
-        blocks = np.frombuffer(data, np.uint8).reshape(1, -1)
-        with np.errstate(all="ignore"):  # what isn't finite is refused below
-            values = dequantize(blocks, info.kind).reshape(stop - start, -1)
-        if not np.isfinite(values).all():
-            raise CheckpointError(f"the tensor {weight.source} holds values that aren't finite.")
-        place = slice(start, stop) if weight.rows is None else weight.rows[start:stop]
-        rows[place] = values
-    return array
+        with np.errstate(all="ignore"):  # what isn't finite is refused afterwards
+            return dequantize(np.frombuffer(data, np.uint8).reshape(1, -1), info.kind)
+
+    def read_rows(start: int, stop: int) -> npt.NDArray[np.float32]:
+        if len(weight.shape) > 1:
+            n_bytes_row = info.n_bytes // weight.shape[0]
+            return read(start * n_bytes_row, (stop - start) * n_bytes_row)
+        values = read(0, info.n_bytes).ravel()
+        return values if weight.rows is None else values[start:stop]
+
+    return read_weight(weight, read_rows, dtype)

@@ -6,7 +6,7 @@ What a key means is what llama.cpp makes of it, as far as that was read there; t
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,32 @@ _INTERLEAVED |= {"qwen3vl": True, "qwen3vlmoe": True, "qwen35": True, "qwen35moe
 
 # Bases of sliding layers that llama.cpp has in its code. These layers aren't scaled.
 _SLIDING_BASE = {"gemma3": 10_000.0, "gemma3n": 10_000.0, "gemma-embedding": 10_000.0, "laguna": 10_000.0}
+
+
+# Files of these don't name their scaling: the tensors of LongRoPE's factors do.
+_SCALED_BY_TENSORS = ("phi3", "phimoe")
+
+
+class LayerFrequencies(NamedTuple):
+    """
+    What gives the layers of a model their inverse frequencies.
+
+    Attributes
+    ----------
+    full : RotaryFrequencies
+        Those of the layers that see everything.
+    sliding_base : float
+        Base of the sliding layers, ``full.base`` unless they have their own.
+    sliding_dim : int
+        Their number of rotated dimensions, ``full.rotary_dim`` unless they have their own.
+    has_sliding : bool
+        Whether the file or llama.cpp's code says something of them.
+    """
+
+    full: RotaryFrequencies
+    sliding_base: float
+    sliding_dim: int
+    has_sliding: bool
 
 
 def metadata_frequencies(
@@ -96,6 +122,21 @@ def gguf_frequencies(
     TypeError, ValueError
         If a value is wrong.
     """
+    layers = layer_frequencies(
+        keys, architecture, head_dim=head_dim, context_length=context_length, rope_freqs=rope_freqs
+    )
+    return _of_layer(layer_type, layers, _sliding(architecture, layers))
+
+
+def layer_frequencies(
+    keys: Hyperparameters,
+    architecture: str,
+    *,
+    head_dim: int | None,
+    context_length: int | None,
+    rope_freqs: npt.ArrayLike | None = None,
+) -> LayerFrequencies:
+    """Read what :func:`gguf_frequencies` reads, for all kinds of layers at once."""
     base = positive_number("rope.freq_base", keys.real("rope.freq_base", 10_000.0))
     sliding_base = keys.real("rope.freq_base_swa", _SLIDING_BASE.get(architecture, 0.0))
     if sliding_base < 0:
@@ -107,8 +148,8 @@ def gguf_frequencies(
     scheme.check(rotary_dim, base)
 
     full = RotaryFrequencies(scheme, base, rotary_dim)
-    sliding = _sliding(architecture, full, sliding_base, sliding_dim)
-    return _of_layer(layer_type, full, sliding, has_sliding=sliding_base > 0 or sliding_dim != rotary_dim)
+    has_sliding = sliding_base > 0 or sliding_dim != rotary_dim
+    return LayerFrequencies(full, sliding_base or base, sliding_dim, has_sliding)
 
 
 def _head_dim(metadata: Mapping[str, Any], prefix: str) -> int | None:
@@ -132,7 +173,9 @@ def _scaling(
     keys: Hyperparameters, architecture: str, context_length: int | None, rope_freqs: npt.ArrayLike | None
 ) -> FrequencyScheme:
     # A factor without a type means linear, as in llama.cpp; 0 stands for "not scaled".
-    kind = keys.choice("rope.scaling.type", ("none", "linear", "yarn", "longrope"), "linear")
+    has_two = rope_freqs is not None and np.ndim(rope_freqs) == 2
+    usual = "longrope" if has_two and architecture in _SCALED_BY_TENSORS else "linear"
+    kind = keys.choice("rope.scaling.type", ("none", "linear", "yarn", "longrope"), usual)
     factor = keys.real("rope.scaling.factor", keys.real("rope.scale_linear", 0.0)) or 1.0
     magnitude = keys.real("rope.scaling.attn_factor", 0.0) or 1.0
     keys.expect("rope.scaling.alpha", 0.0)
@@ -270,18 +313,17 @@ def _with_sections(keys: Hyperparameters, architecture: str, scheme: FrequencySc
     return MRoPE(section=tuple(section[:3]), interleaved=_INTERLEAVED[architecture], scaling=scheme)
 
 
-def _sliding(
-    architecture: str, full: RotaryFrequencies, sliding_base: float, sliding_dim: int
-) -> RotaryFrequencies | None:
+def _sliding(architecture: str, layers: LayerFrequencies) -> RotaryFrequencies | None:
     """Return what sliding layers have, None where it isn't known whether they are scaled."""
-    if architecture in _SLIDING_BASE or full.scaling == Default():
-        return RotaryFrequencies(Default(), sliding_base or full.base, sliding_dim)
+    if architecture in _SLIDING_BASE or layers.full.scaling == Default():
+        return RotaryFrequencies(Default(), layers.sliding_base, layers.sliding_dim)
     return None
 
 
 def _of_layer(
-    layer_type: str | None, full: RotaryFrequencies, sliding: RotaryFrequencies | None, *, has_sliding: bool
+    layer_type: str | None, layers: LayerFrequencies, sliding: RotaryFrequencies | None
 ) -> RotaryFrequencies:
+    full, has_sliding = layers.full, layers.has_sliding
     if layer_type not in (None, "full_attention", "sliding_attention"):
         raise CheckpointError(
             f"no layer type {layer_type!r}; GGUF files have full_attention and sliding_attention."

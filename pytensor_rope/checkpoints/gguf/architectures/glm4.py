@@ -1,0 +1,14 @@
+"""GLM-4-0414."""
+
+from pytensor_rope.checkpoints.gguf.model import Description, ModelFile
+from pytensor_rope.checkpoints.gguf.tensors import Layout
+
+
+def describe(model: ModelFile) -> Description:
+    """Describe a GLM 4 of 2025, which normalises before and after."""
+    return model.describe(
+        layout=Layout(fused_up=True),
+        epsilon=model.rms_epsilon(),
+        pairing="adjacent",
+        norm_placement="both",
+    )

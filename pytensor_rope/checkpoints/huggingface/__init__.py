@@ -1,0 +1,1 @@
+"""Hugging Face directories: ``config.json``, safetensors and a tokenizer."""
