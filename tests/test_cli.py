@@ -1,6 +1,7 @@
 """The command line, against a model that recites."""
 
 import codecs
+import dataclasses
 import inspect
 import itertools
 import json
@@ -26,8 +27,10 @@ import numpy as np
 import pytest
 
 import pytensor_rope
+from pytensor_rope import DecoderConfig, checkpoints
+from pytensor_rope.checkpoints.base import GenerationDefaults
 from pytensor_rope.cli import main
-from pytensor_rope.frequencies import UNSCALED, FrequencyScheme, Linear
+from pytensor_rope.frequencies import Linear
 
 TESTS = Path(__file__).parent
 PACKAGE_ROOT = Path(pytensor_rope.__file__).parents[1]
@@ -36,24 +39,19 @@ PAUSE = 0.02
 TIMEOUT = 60
 
 
-@dataclass(frozen=True)
-class Config:
-    """SmolLM2-135M, whose parameters Hugging Face counts as 134,515,008."""
-
-    vocab_size: int = 49_152
-    hidden_size: int = 576
-    intermediate_size: int = 1_536
-    n_layer: int = 30
-    n_head: int = 9
-    n_kv_head: int = 3
-    head_dim: int = 64
-    context_length: int = 8_192
-    epsilon: float = 1e-5
-    tied: bool = True
-    base: float = 100_000.0
-    pairing: str = "half"
-    scaling: FrequencyScheme = UNSCALED
-    rotary_dim: int | None = None
+# SmolLM2-135M, whose parameters Hugging Face counts as 134,515,008.
+CONFIG = DecoderConfig(
+    vocab_size=49_152,
+    hidden_size=576,
+    intermediate_size=1_536,
+    n_layer=30,
+    n_head=9,
+    n_kv_head=3,
+    head_dim=64,
+    context_length=8_192,
+    tied=True,
+    base=100_000.0,
+)
 
 
 class Tokenizer:
@@ -110,13 +108,18 @@ class Model:
     pause: float = 0.0
     chat_template: str | None = "a template"
     calls: list = field(default_factory=list)
-    config: Config = Config()
+    config: DecoderConfig = CONFIG
+    generation: GenerationDefaults = field(default_factory=GenerationDefaults)
 
     def __post_init__(self):
         self.tokenizer = Tokenizer(self.chat_template)
 
-    def load(self, source):
-        self.calls.append(("load", source))
+    def load(self, source, dtype="float32"):
+        self.calls.append(("load", source, dtype))
+        return self
+
+    def describe(self, source, *, with_weights):
+        assert not with_weights
         return self
 
     def compile(self, backend, **options):
@@ -137,6 +140,7 @@ def then_nothing(reply):
 def model(monkeypatch):
     fake = Model()
     monkeypatch.setitem(vars(pytensor_rope), "load_model", fake.load)
+    monkeypatch.setattr(checkpoints, "load_checkpoint", fake.describe)
     return fake
 
 
@@ -145,10 +149,11 @@ def refuse(monkeypatch):
     """Make loading a model fail with an error."""
 
     def install(error):
-        def load_model(source):
+        def load(source, **options):
             raise error
 
-        monkeypatch.setitem(vars(pytensor_rope), "load_model", load_model)
+        monkeypatch.setitem(vars(pytensor_rope), "load_model", load)
+        monkeypatch.setattr(checkpoints, "load_checkpoint", load)
 
     return install
 
@@ -167,7 +172,9 @@ class Process:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 import pytensor_rope
                 from test_cli import *
-                vars(pytensor_rope)["load_model"] = {model}.load
+                model = {model}
+                vars(pytensor_rope)["load_model"] = model.load
+                checkpoints.load_checkpoint = model.describe
                 sys.exit(main())
                 """
             )
@@ -219,7 +226,7 @@ def error_line(capsys):
     """Return the only line on standard error, with nothing on standard output."""
     captured = capsys.readouterr()
     assert captured.out == ""
-    lines = [line for line in captured.err.splitlines() if not line.startswith("loading ")]
+    lines = [line for line in captured.err.splitlines() if not line.startswith(("loading ", "reading "))]
     assert len(lines) == 1, captured.err
     assert lines[0].startswith("pytensor-rope: error: ")
     return lines[0].removeprefix("pytensor-rope: error: ")
@@ -286,7 +293,7 @@ def test_generate_passes_every_option_on(model):
     )
     assert main(arguments.split()) == 0
     assert model.calls == [
-        ("load", "a.gguf"),
+        ("load", "a.gguf", "float32"),
         ("compile", "jax", {"sinks": 2, "window": 60, "positions": "absolute"}),
         (
             "generate",
@@ -300,7 +307,7 @@ def test_generate_passes_every_option_on(model):
 def test_generate_defaults(model):
     assert main(["generate", "Hi"]) == 0
     assert model.calls == [
-        ("load", "smollm2"),
+        ("load", "smollm2", "float32"),
         ("compile", "numba", {"sinks": 4, "window": 1020, "positions": "cache"}),
         (
             "generate",
@@ -433,7 +440,7 @@ def test_ctrl_c_inside_a_character_writes_no_part_of_it(tmp_path):
 
 
 def test_ctrl_c_while_loading_is_one_line(tmp_path):
-    model = "type('Slow', (), {'load': lambda self, source: time.sleep(60)})()"
+    model = "type('Slow', (), {'load': lambda self, source, dtype: time.sleep(60), 'describe': None})()"
     with Process(tmp_path, "generate", "Hi", model=model) as process:
         assert process.stderr.readline() == b"loading smollm2\n"
         process.send_signal(signal.SIGINT)
@@ -457,7 +464,7 @@ def test_closed_pipe_is_quiet_for_buffered_output_too(tmp_path):
     os.close(ours)
     with Process(tmp_path, "info", "smollm2", stdout=theirs) as process:
         os.close(theirs)
-        assert process.stderr.read() == b"loading smollm2\n"
+        assert process.stderr.read() == b"reading smollm2\n"
         assert process.wait(TIMEOUT) == 141
 
 
@@ -468,7 +475,7 @@ def test_output_that_cannot_be_written_is_one_line(tmp_path):
     ):
         err = process.stderr.read()
         assert process.wait(TIMEOUT) == 2
-    assert err == b"loading smollm2\npytensor-rope: error: Bad file descriptor\n"
+    assert err == b"reading smollm2\npytensor-rope: error: Bad file descriptor\n"
 
 
 # The status line
@@ -544,9 +551,9 @@ def test_spinner_while_it_loads_on_a_terminal(tmp_path):
     with Process(tmp_path, "info", "a[b].gguf", stderr=terminal.theirs) as process:
         shown = terminal.read()
         out = process.stdout.read()
-    assert "loading a[b].gguf" in shown
+    assert "reading a[b].gguf" in shown
     assert "0:00:0" in shown
-    assert b"loading" not in out
+    assert b"reading" not in out
 
 
 @pytest.mark.parametrize("module", ["rich", "psutil"])
@@ -574,6 +581,16 @@ def test_dumb_terminal_gets_plain_lines(tmp_path):
     assert "position" not in shown
 
 
+def test_generate_takes_the_defaults_of_the_model(model, capsys):
+    model.generation = GenerationDefaults(temperature=0.7, top_k=20, top_p=0.8)
+    assert main(["generate", "Hi"]) == 0
+    assert main(["generate", "Hi", "--temperature", "0", "--top-k", "3", "--top-p", "1"]) == 0
+    theirs, ours = [call[-1] for call in model.called("generate")]
+    names = ("temperature", "top_k", "top_p")
+    assert [theirs[name] for name in names] == [0.7, 20, 0.8]
+    assert [ours[name] for name in names] == [0.0, 3, 1.0]
+
+
 # score
 
 
@@ -596,7 +613,7 @@ def test_score_passes_the_cache_on(model, tmp_path):
     path.write_text("Hello")
     cache = ["--sinks", "0", "--window", "60", "--positions", "absolute"]
     assert main(["score", str(path), *cache, "--backend", "c", "--model", "a.gguf"]) == 0
-    assert model.called("load") == [("a.gguf",)]
+    assert model.called("load") == [("a.gguf", "float32")]
     assert model.called("compile") == [("c", {"sinks": 0, "window": 60, "positions": "absolute"})]
 
 
@@ -662,13 +679,38 @@ def test_info_is_a_table(model, capsys):
 
 
 def test_info_tells_scaling_and_partial_rotation(model, capsys):
-    model.config = Config(scaling=Linear(factor=4.0), rotary_dim=32, tied=False)
+    model.config = dataclasses.replace(CONFIG, scaling=Linear(factor=4.0), rotary_dim=32, tied=False)
     assert main(["info", "smollm2"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^rope scaling +Linear\(factor=4\.0\)$", out, re.MULTILINE)
     assert re.search(r"^rope pairing +half, 32 of 64 rotated$", out, re.MULTILINE)
     # The head has 49,152 x 576 weights of its own.
     assert re.search(r"^parameters +162,826,560$", out, re.MULTILINE)
+
+
+def test_info_tells_which_layers_slide(model, capsys):
+    slides = tuple(layer % 6 != 5 for layer in range(30))
+    model.config = dataclasses.replace(
+        CONFIG,
+        sliding_window=16,
+        sliding_layers=slides,
+        sliding_base=5_000.0,
+        sliding_scaling=Linear(factor=2.0),
+        rotated_layers=(False,) + (True,) * 29,
+    )
+    assert main(["info", "smollm2", "--sinks", "4", "--window", "60"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(
+        r"^layers +30: 25 see the last 16 tokens, 5 see everything, 1 without rope$", out, re.MULTILINE
+    )
+    assert re.search(r"^sliding rope base +5,000$", out, re.MULTILINE)
+    assert re.search(r"^sliding rope scaling +Linear\(factor=2\.0\)$", out, re.MULTILINE)
+    # 25 layers of 16 slots and 5 of 64, of 1,536 bytes each
+    assert re.search(r"^cache +1\.1 MiB in float32 for 64 slots .*keep that$", out, re.MULTILINE)
+    assert main(["info", "smollm2", "--json", "--sinks", "4", "--window", "60"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert described["cache"]["bytes"] == (25 * 16 + 5 * 64) * 1536
+    assert described["config"]["sliding_scaling"] == {"scheme": "Linear", "factor": 2.0}
 
 
 def test_info_as_json(model, capsys):
@@ -678,6 +720,37 @@ def test_info_as_json(model, capsys):
     assert described["config"]["rotary_dim"] is None
     assert described["parameters"] == 134_515_008
     assert described["cache"] == {"sinks": 4, "window": 60, "slots": 64, "bytes": 2_949_120}
+
+
+# check
+
+
+def test_check_loads_a_model_and_runs_it(capsys):
+    pytest.importorskip("jax")
+    directory = str(TESTS / "data" / "zoo" / "gemma3")
+    assert main(["check", directory, "--backend", "jax", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["backend"], report["dtype"]) == ("jax", "float32")
+    assert report["parameters"] == 80_576
+    assert "no tokenizer" in report["tokenizer"] and "tokenizer.json" in report["tokenizer"]
+    # One layer keeps its window of 8 tokens, the other 1,024; 2 heads of 16 numbers of 4 bytes.
+    assert report["cache_bytes"] == 2 * (8 + 1024) * 2 * 16 * 4
+    assert main(["check", directory, "--backend", "jax", "--dtype", "float16", "--window", "60"]) == 0
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert rows["parameters"] == "80,576 in float16"
+    assert rows["result"] == "it loads and runs"
+
+
+def test_check_of_what_is_no_model_is_one_line(tmp_path, capsys):
+    assert main(["check", str(tmp_path)]) == 2
+    assert error_line(capsys) == (
+        f"Can't load {tmp_path}: it holds no config.json, so this is no directory of a Hugging Face model."
+    )
+
+
+def test_check_on_numba_refuses_float16(capsys):
+    assert main(["check", str(TESTS / "data" / "zoo" / "gemma3"), "--dtype", "float16"]) == 2
+    assert "Numba has no float16" in error_line(capsys)
 
 
 # Errors

@@ -14,6 +14,8 @@ PROGRAM = "pytensor-rope"
 DEBUG_VARIABLE = "PYTENSOR_ROPE_DEBUG"
 BACKENDS = ("numba", "c", "jax", "mlx")
 POSITIONS = ("cache", "absolute", "wrapped")
+DTYPES = ("float32", "float16")
+MODELS = "a Hugging Face directory, a GGUF file, or a name"
 DEFAULT_MODEL = "smollm2"
 DEFAULT_SINKS = 4
 DEFAULT_WINDOW = 1020
@@ -67,7 +69,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add_generate_arguments(add_command("generate", "write text as it is made", _run_generate))
     _add_score_arguments(add_command("score", "measure the perplexity of a text", _run_score))
-    _add_info_arguments(add_command("info", "describe a model, without compiling it", _run_info))
+    _add_info_arguments(add_command("info", "describe a model, without reading its weights", _run_info))
+    _add_check_arguments(add_command("check", "load a model, run one step and report", _run_check))
     return parser
 
 
@@ -87,6 +90,12 @@ def _run_info(options: argparse.Namespace) -> int:
     from pytensor_rope.cli.info import info
 
     return info(options)
+
+
+def _run_check(options: argparse.Namespace) -> int:
+    from pytensor_rope.cli.check import check
+
+    return check(options)
 
 
 def _add_generate_arguments(command: argparse.ArgumentParser) -> None:
@@ -109,18 +118,22 @@ def _add_generate_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--temperature",
         type=_temperature,
-        default=0.0,
         metavar="F",
-        help="divides the logits; 0 takes the likeliest token every time (default: 0)",
+        help="divides the logits; 0 takes the likeliest token every time (default: what the model's "
+        "files say, else 0)",
     )
     command.add_argument(
-        "--top-k", type=_whole(1), metavar="N", help="sample from the N likeliest tokens only"
+        "--top-k",
+        type=_whole(1),
+        metavar="N",
+        help="sample from the N likeliest tokens only (default: what the model's files say)",
     )
     command.add_argument(
         "--top-p",
         type=_probability,
         metavar="F",
-        help="sample from the likeliest tokens that together have probability F",
+        help="sample from the likeliest tokens that together have probability F (default: what the "
+        "model's files say)",
     )
     command.add_argument("--seed", type=_whole(0), metavar="N", help="makes the sampled text repeatable")
     mode = command.add_mutually_exclusive_group()
@@ -157,22 +170,35 @@ def _add_score_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _add_info_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("model", metavar="MODEL", help="a GGUF file, or a name such as 'smollm2'")
+    command.add_argument("model", metavar="MODEL", help=f"{MODELS} such as 'smollm2'")
+    _add_cache_size(command, DEFAULT_SINKS, DEFAULT_WINDOW)
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_check_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", metavar="MODEL", help=f"{MODELS} such as 'smollm2'")
+    _add_backend(command)
     _add_cache_size(command, DEFAULT_SINKS, DEFAULT_WINDOW)
     command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add_model_and_backend(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--model",
-        default=DEFAULT_MODEL,
-        help=f"a GGUF file, or a name (default: {DEFAULT_MODEL})",
-    )
+    command.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODELS} (default: {DEFAULT_MODEL})")
+    _add_backend(command)
+
+
+def _add_backend(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--backend",
         choices=BACKENDS,
         default=BACKENDS[0],
         help=f"what PyTensor compiles to (default: {BACKENDS[0]})",
+    )
+    command.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default=DTYPES[0],
+        help=f"what the weights are kept in; Numba has no float16 (default: {DTYPES[0]})",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self
@@ -22,6 +22,13 @@ WHOLE_SCREEN_SCROLLS = "\x1b[r"
 def is_interactive() -> bool:
     """Return whether standard error is a terminal that can rewrite a line."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def print_table(rows: Sequence[tuple[str, str]]) -> None:
+    """Print labels and values on standard output, the values under each other."""
+    width = max(len(label) for label, _ in rows)
+    for label, value in rows:
+        print(f"{label:<{width}}  {value}")
 
 
 def phase(message: str) -> AbstractContextManager[object]:

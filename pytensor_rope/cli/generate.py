@@ -34,7 +34,7 @@ def generate(options: argparse.Namespace) -> int:
         0 when the text came to its end; 130 or 143 when a signal ended it.
     """
     prompt = _read_prompt(options.prompt)
-    model = open_model(options.model)
+    model = open_model(options.model, options.dtype)
     chat = _wants_chat(model, options)
     rendered = _render_chat(model, prompt, options.system) if chat else prompt
     # A rendered chat has its special tokens already.
@@ -137,9 +137,9 @@ def _write_text(
     token_ids = stream.generate(
         prompt_ids,
         options.tokens,
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
+        temperature=_given(options.temperature, model.generation.temperature) or 0.0,
+        top_k=_given(options.top_k, model.generation.top_k),
+        top_p=_given(options.top_p, model.generation.top_p),
         seed=options.seed,
         stop=stop,
     )
@@ -155,6 +155,11 @@ def _write_text(
             else:
                 status.update(lambda: _describe_status(stream.position, slots, meter.rate()))
         _write(decoder.flush())
+
+
+def _given[Value](option: Value | None, default: Value | None) -> Value | None:
+    """Return the option if it was given, else the model's default, which may be None too."""
+    return default if option is None else option
 
 
 def _after_the_prompt(token_ids: Iterator[int], n_prompt: int, backend: str) -> Iterator[int]:

@@ -6,17 +6,18 @@ import argparse
 import json
 import math
 import textwrap
+from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytensor_rope.cli.display import in_mebibytes
-from pytensor_rope.cli.sources import open_model
+from pytensor_rope.cli.display import in_mebibytes, print_table
+from pytensor_rope.cli.sources import read_config
 
 if TYPE_CHECKING:
     from pytensor_rope import DecoderConfig
     from pytensor_rope.frequencies import FrequencyScheme
 
-FLOAT32_BYTES = 4
+_SCHEMES = ("scaling", "sliding_scaling")
 
 
 def info(options: argparse.Namespace) -> int:
@@ -33,14 +34,11 @@ def info(options: argparse.Namespace) -> int:
     code : int
         0.
     """
-    config = open_model(options.model).config
+    config = read_config(options.model)
     if options.json:
         print(json.dumps(_as_json(config, options), indent=2))
-        return 0
-    rows = _as_rows(config, options)
-    width = max(len(label) for label, _ in rows)
-    for label, value in rows:
-        print(f"{label:<{width}}  {value}")
+    else:
+        print_table(_as_rows(config, options))
     return 0
 
 
@@ -51,23 +49,32 @@ def parameter_count(config: DecoderConfig) -> int:
     return sum(math.prod(shape) for shape in weight_shapes(config).values())
 
 
-def cache_bytes(config: DecoderConfig, slots: int) -> int:
-    """Return the bytes of the keys and values of ``slots`` float32 tokens, for one row."""
-    row = config.n_kv_head * config.head_dim * FLOAT32_BYTES
-    return 2 * config.n_layer * slots * row
+def cache_bytes(config: DecoderConfig, sinks: int, window: int) -> int:
+    """Return the bytes of one row's keys and values in float32; a layer may have a window of its own."""
+    from pytensor_rope.cache import SinkCache
+    from pytensor_rope.decoder import cache_within
+
+    windows = Counter(config.window(layer) for layer in range(config.n_layer))
+    return sum(
+        count * cache_within(SinkCache(sinks, window), own).nbytes(1, config.n_kv_head, config.head_dim)
+        for own, count in windows.items()
+    )
 
 
 def _as_json(config: DecoderConfig, options: argparse.Namespace) -> dict[str, object]:
-    slots = options.sinks + options.window
+    described: dict[str, Any] = asdict(config)
+    for name in _SCHEMES:
+        scheme = getattr(config, name)
+        described[name] = None if scheme is None else _scheme_as_json(scheme)
     return {
         "model": options.model,
-        "config": asdict(config) | {"scaling": _scheme_as_json(config.scaling)},
+        "config": described,
         "parameters": parameter_count(config),
         "cache": {
             "sinks": options.sinks,
             "window": options.window,
-            "slots": slots,
-            "bytes": cache_bytes(config, slots),
+            "slots": options.sinks + options.window,
+            "bytes": cache_bytes(config, options.sinks, options.window),
         },
     }
 
@@ -77,12 +84,10 @@ def _scheme_as_json(scheme: FrequencyScheme) -> dict[str, object]:
 
 
 def _as_rows(config: DecoderConfig, options: argparse.Namespace) -> list[tuple[str, str]]:
-    slots = options.sinks + options.window
-    rotary_dim = config.head_dim if config.rotary_dim is None else config.rotary_dim
     return [
         ("model", options.model),
         ("parameters", f"{parameter_count(config):,}"),
-        ("layers", f"{config.n_layer:,}"),
+        ("layers", f"{config.n_layer:,}{_kinds_of_layers(config)}"),
         ("query heads", f"{config.n_head:,}"),
         ("key/value heads", f"{config.n_kv_head:,}"),
         ("head width", f"{config.head_dim:,}"),
@@ -91,13 +96,45 @@ def _as_rows(config: DecoderConfig, options: argparse.Namespace) -> list[tuple[s
         ("vocabulary", f"{config.vocab_size:,}"),
         ("output head", "the token embedding" if config.tied else "its own"),
         ("context", f"{config.context_length:,}"),
-        ("rope base", f"{config.base:,.10g}"),
-        ("rope scaling", textwrap.shorten(str(config.scaling), 90, placeholder=" ...")),
-        ("rope pairing", f"{config.pairing}, {rotary_dim:,} of {config.head_dim:,} rotated"),
+        *_rope_rows(config),
         ("norm epsilon", f"{config.epsilon:g}"),
-        (
-            "cache",
-            f"{in_mebibytes(cache_bytes(config, slots))} in float32 for {slots:,} slots "
-            f"({options.sinks:,} sinks and a window of {options.window:,})",
-        ),
+        ("cache", _cache(config, options)),
     ]
+
+
+def _kinds_of_layers(config: DecoderConfig) -> str:
+    """Say how many layers see how much, and how many don't rotate, where they differ from Llama's."""
+    windows = Counter(config.window(layer) for layer in range(config.n_layer))
+    unrotated = sum(config.rotary(layer) is None for layer in range(config.n_layer))
+    kinds = [
+        f"{count:,} see " + ("everything" if window is None else f"the last {window:,} tokens")
+        for window, count in windows.items()
+        if windows.keys() != {None}
+    ]
+    kinds += [f"{unrotated:,} without rope"] if unrotated else []
+    return f": {', '.join(kinds)}" if kinds else ""
+
+
+def _rope_rows(config: DecoderConfig) -> list[tuple[str, str]]:
+    rotary_dim = config.head_dim if config.rotary_dim is None else config.rotary_dim
+    rows = [("rope base", f"{config.base:,.10g}"), ("rope scaling", _shortened(config.scaling))]
+    if config.sliding_base is not None:
+        rows.append(("sliding rope base", f"{config.sliding_base:,.10g}"))
+    if config.sliding_scaling is not None:
+        rows.append(("sliding rope scaling", _shortened(config.sliding_scaling)))
+    return [*rows, ("rope pairing", f"{config.pairing}, {rotary_dim:,} of {config.head_dim:,} rotated")]
+
+
+def _shortened(scheme: FrequencyScheme) -> str:
+    return textwrap.shorten(str(scheme), 90, placeholder=" ...")
+
+
+def _cache(config: DecoderConfig, options: argparse.Namespace) -> str:
+    slots = options.sinks + options.window
+    own = {config.window(layer) for layer in range(config.n_layer)} - {None}
+    shorter = any(window is not None and window <= slots for window in own)
+    return (
+        f"{in_mebibytes(cache_bytes(config, options.sinks, options.window))} in float32 for {slots:,} slots "
+        f"({options.sinks:,} sinks and a window of {options.window:,})"
+        + ("; layers with a shorter window of their own keep that" if shorter else "")
+    )

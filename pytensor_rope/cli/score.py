@@ -31,7 +31,7 @@ def score(options: argparse.Namespace) -> int:
     source = "standard input" if options.file == STANDARD_INPUT else options.file
     if not text:
         raise ValueError(f"{source} is empty.")
-    model = open_model(options.model)
+    model = open_model(options.model, options.dtype)
     token_ids = model.tokenizer.encode(text)[: options.limit]
     if len(token_ids) < 2:
         raise ValueError(f"{source} is too short to score: it takes 2 tokens, and has {len(token_ids)}.")

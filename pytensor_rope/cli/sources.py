@@ -10,19 +10,27 @@ from typing import TYPE_CHECKING
 from pytensor_rope.cli.display import phase
 
 if TYPE_CHECKING:
-    from pytensor_rope import Model
+    from pytensor_rope import DecoderConfig, Model
 
 STANDARD_INPUT = "-"
 
 COMPILE_HINTS = {"numba": " (first time takes about a minute, later starts seconds)"}
 
 
-def open_model(source: str) -> Model:
+def open_model(source: str, dtype: str) -> Model:
     """Load a model, showing that it is being loaded."""
     with phase(f"loading {source}"):
         from pytensor_rope import load_model
 
-        return load_model(source)
+        return load_model(source, dtype=dtype)
+
+
+def read_config(source: str) -> DecoderConfig:
+    """Read what a model is, and not its weights."""
+    with phase(f"reading {source}"):
+        from pytensor_rope import checkpoints
+
+        return checkpoints.load_checkpoint(source, with_weights=False).config
 
 
 def compiling(backend: str, purpose: str) -> AbstractContextManager[object]:
