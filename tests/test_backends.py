@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from conftest import chosen_backends, random
+from conftest import chosen_backends, dtypes_at_run_time, random
+from pytensor.gradient import grad
 
 from pytensor_rope import backends, function, rms_norm, rotary_embedding
+from pytensor_rope.attention import sink_attention
 
 ROOT = Path(__file__).parents[1]
 
@@ -292,3 +295,17 @@ def test_a_shared_variable_serves_one_backend_after_another(backend):
 def chosen(backend):
     """Return the installed backends beside ``backend``."""
     return [other for other in backends.BACKENDS if other != backend and (other == "c" or find_spec(other))]
+
+
+def test_gradients_on_jax_keep_the_dtype_of_the_graph():
+    pytest.importorskip("jax")
+    q, q_sink, k, v = (pt.tensor(dtype="float32", shape=(1, 2, 3, 4)) for _ in range(4))
+    cached = [pt.tensor(dtype="float32", shape=(1, 2, 5, 4)) for _ in range(2)]
+    positions, slots = (pt.constant(np.array([values], "int32")) for values in ([5, 6, 7], [0, 1, 2, 3, 4]))
+    out = sink_attention(q, q_sink, k, v, positions, *cached, slots, sinks=2, window=4)
+    inputs = [q, q_sink, k, v, *cached]
+    compiled = function(inputs, [q.sum(axis=0), *grad((out**2).sum(), inputs)], backend="jax")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # JAX warns where float64 is put among float32
+        found = dtypes_at_run_time(compiled, *(random(0, *x.type.shape, dtype="float32") for x in inputs))
+    assert set(found) == {"float32"}

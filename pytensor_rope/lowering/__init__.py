@@ -6,13 +6,15 @@ others to add theirs. So the import is watched, and our registrations follow it 
 loaded before it is used.
 
 The C linker has no dispatch package, and is there with PyTensor itself: its registrations follow the ops.
+pytensor-ml learns of our layers and parameters in the same way.
 """
 
 import importlib
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 
 _REGISTRATIONS = {
@@ -23,6 +25,7 @@ _REGISTRATIONS = {
     "pytensor.link.jax.dispatch": "pytensor_rope.lowering.jax",
     "pytensor.link.mlx.dispatch": "pytensor_rope.lowering.mlx",
     "pytensor.link.numba.dispatch": "pytensor_rope.lowering.numba",
+    "pytensor_ml.state": "pytensor_rope.pytensor_ml",
 }
 
 
@@ -42,15 +45,26 @@ class _ThenRegister(Loader):
 
 
 class _DispatchFinder(MetaPathFinder):
-    """Find the modules that registrations wait for, and nothing else."""
+    """
+    Find the modules that registrations wait for, and nothing else.
+
+    Other finders come before ours or after: pytensor-ml waits for the same dispatch packages.
+    """
+
+    def __init__(self) -> None:
+        self._asking: set[str] = set()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         registration = _REGISTRATIONS.get(fullname)
-        if registration is None:
+        if registration is None or fullname in self._asking:
             return None
-        spec = PathFinder.find_spec(fullname, path, target)
+        self._asking.add(fullname)
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._asking.remove(fullname)
         if spec is None or spec.loader is None:
             return None
         spec.loader = _ThenRegister(spec.loader, registration)

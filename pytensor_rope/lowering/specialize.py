@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytensor.compile.builders import OpFromGraph
-from pytensor.compile.mode import get_mode
+from pytensor.compile.mode import Mode
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.tensor.type import TensorType
@@ -14,7 +14,7 @@ from pytensor_rope.base import LayerOp
 
 def specialized(
     op: OpFromGraph,
-    mode: str,
+    mode: Mode,
     funcify: Callable[..., Any],
     prepare: Callable[[FunctionGraph], None] | None = None,
 ) -> Callable[..., Any]:
@@ -31,7 +31,7 @@ def specialized(
         fgraph = _for_shapes(op, [tuple(array.shape) for array in arrays])
         if prepare is not None:
             prepare(fgraph)
-        get_mode(mode).optimizer.rewrite(fgraph)
+        mode.optimizer.rewrite(fgraph)
         outputs = funcify(fgraph)(*arrays)
         return outputs[0] if len(outputs) == 1 else outputs
 
