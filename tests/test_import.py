@@ -13,7 +13,10 @@ import pytensor_rope
 PACKAGE = Path(pytensor_rope.__file__).parent
 
 # None of these is loaded before it is used.
-EXTRAS = ("jax", "jaxlib", "mlx", "numba", "gguf", "tokenizers", "jinja2", "safetensors", "rich", "psutil")
+EXTRAS = (
+    *("jax", "jaxlib", "mlx", "numba", "gguf", "tokenizers", "jinja2", "safetensors", "rich", "psutil"),
+    *("pytensor_ml", "pymc"),
+)
 
 LOADED = f"""
 import sys
