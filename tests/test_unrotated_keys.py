@@ -7,7 +7,7 @@ import numpy as np
 import pytensor.tensor as pt
 import pytest
 import reference
-from conftest import compile_for, random
+from conftest import BACKENDS, compile_for, on_all_backends, random
 
 from pytensor_rope import (
     Decoder,
@@ -194,7 +194,9 @@ def decoder(name, n_layer):
     return made
 
 
-@pytest.mark.parametrize("name", ["dynamic", "longrope"])
+@pytest.mark.parametrize(
+    ("name", "backend"), on_all_backends({"dynamic": ("c", "jax", "mlx"), "longrope": BACKENDS})
+)
 def test_a_decoders_stream_equals_its_full_pass_across_the_threshold(backend, name):
     made = decoder(name, n_layer=1)
     stream = Stream(made, SinkCache(0, 64), backend=backend)
