@@ -28,9 +28,8 @@ class Stream:
     A decoder with a sink cache, compiled for one backend: made by :meth:`Model.compile`.
 
     Its functions are compiled when they are first needed, once for all prompt lengths. A stream pickles and
-    copies with what it has read, and compiles anew. The rows of a batch
-    are streams of their own: each may be at another length, be left out of a step, go back or begin anew,
-    and is what it would be alone.
+    copies with what it has read, and compiles anew. The rows of a batch are streams of their own: each may be
+    at another length, be left out of a step, go back or begin anew, and is what it would be alone.
 
     Parameters
     ----------

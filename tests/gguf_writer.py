@@ -14,6 +14,7 @@ import numpy as np
 def write_gguf(path, architecture, metadata, arrays, storage="F32"):
     """Write a GGUF file. Whole numbers become uint32 and the others float32."""
     writer = gguf.GGUFWriter(path, architecture)
+    writer.data_alignment = metadata.get("general.alignment", 32)
     for key, value in metadata.items():
         match value:
             case bool():

@@ -8,6 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from gguf_writer import write_gguf
 
 from pytensor_rope import checkpoints
 from pytensor_rope.checkpoints import CheckpointError, load_checkpoint, reading
@@ -59,32 +60,9 @@ def tensors():
 
 def write(path, metadata=(), arrays=None, storage="F32", architecture="llama"):
     """Write a small GGUF file; metadata that are None are left out, as are arrays."""
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.data_alignment = dict(metadata).get("general.alignment", 32)
-    for key, value in (METADATA | dict(metadata)).items():
-        match value:
-            case None:
-                pass
-            case bool():
-                writer.add_bool(key, value)
-            case int():
-                writer.add_uint32(key, value)
-            case float():
-                writer.add_float32(key, value)
-            case str():
-                writer.add_string(key, value)
-            case list():
-                writer.add_array(key, value)
-    for name, array in (tensors() | dict(arrays or {})).items():
-        if array is None:
-            continue
-        kind = gguf.GGMLQuantizationType[storage if array.ndim == 2 else "F32"]
-        writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    given = (METADATA | dict(metadata), tensors() | dict(arrays or {}))
+    kept = ({name: value for name, value in values.items() if value is not None} for values in given)
+    return write_gguf(path, architecture, *kept, storage=storage)
 
 
 def unpaired(matrix, n_head):

@@ -133,6 +133,11 @@ class Weight:
     transpose: bool = False
     rows: npt.NDArray[np.intp] | None = None
 
+    @property
+    def n_row(self) -> int:
+        """Number of rows that the file's tensor is read in: 1 for a whole tensor of one axis."""
+        return 1 if self.rows is None and len(self.shape) == 1 else self.shape[0]
+
     def empty(self, dtype: str = "float32") -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return an uninitialized array in our layout, and a view of it in the file's."""
         n_row = self.shape[0] if self.rows is None else len(self.rows)

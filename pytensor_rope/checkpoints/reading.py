@@ -1,7 +1,8 @@
 """Weights read from a file a block of rows at a time, so that little but the model itself takes memory."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,41 @@ from pytensor_rope.checkpoints.base import CheckpointError, Weight
 _VALUES_AT_ONCE = 1 << 18
 
 ReadRows = Callable[[int, int], npt.NDArray[Any]]
+
+
+def expected_in(
+    shapes: Mapping[str, tuple[int, ...]], weights: Iterable[Weight], needed_by: str
+) -> Iterator[Weight]:
+    """
+    Yield the weights that a file must hold, refusing the first that it lacks or has in another shape.
+
+    A damaged file may promise billions of layers, so nothing is asked of ``weights`` beyond that.
+    """
+    for weight in weights:
+        if weight.source not in shapes:
+            raise CheckpointError(f"the tensor {weight.source} is missing.")
+        if shapes[weight.source] != weight.shape:
+            raise CheckpointError(
+                f"the tensor {weight.source} has shape {shapes[weight.source]}; {needed_by} {weight.shape}."
+            )
+        yield weight
+
+
+def refuse_surplus(names: Iterable[str]) -> None:
+    """Refuse tensors that nobody knows, if there are any."""
+    unknown = sorted(names)
+    if unknown:
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        raise CheckpointError(f"the tensors {', '.join(unknown[:3])}{more} aren't implemented.")
+
+
+def read_weights(
+    weights: list[Weight], read: Callable[[Weight], npt.NDArray[Any]]
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the weights by our names, read two at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        arrays = pool.map(read, weights)
+        return {weight.name: array for weight, array in zip(weights, arrays, strict=True)}
 
 
 def read_weight(weight: Weight, read_rows: ReadRows, dtype: str = "float32") -> npt.NDArray[Any]:
@@ -41,10 +77,9 @@ def read_weight(weight: Weight, read_rows: ReadRows, dtype: str = "float32") -> 
         If a value isn't finite, or isn't in ``dtype``.
     """
     array, ours = weight.empty(dtype)
-    is_one_row = weight.rows is None and len(weight.shape) == 1
-    n_row = 1 if is_one_row else weight.shape[0]
-    flat = ours.reshape(1, -1) if is_one_row else ours if ours.ndim > 1 else ours.reshape(-1, 1)
+    n_row = weight.n_row
     rows = np.arange(n_row) if weight.rows is None else weight.rows
+    flat = ours if ours.ndim > 1 else ours.reshape(len(rows), -1)
     order = np.argsort(rows, kind="stable")
     in_order = rows[order]
     step = max(_VALUES_AT_ONCE // max(math.prod(weight.shape) // n_row, 1), 1)

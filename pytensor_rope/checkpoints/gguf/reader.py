@@ -1,7 +1,6 @@
 """GGUF files: llama.cpp's format, weights quantized or not, tokenizer and template included."""
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,7 +15,7 @@ from pytensor_rope.checkpoints.gguf.model import Description, ModelFile
 from pytensor_rope.checkpoints.gguf.parts import Parts, read_headers
 from pytensor_rope.checkpoints.gguf.tensors import gguf_weights
 from pytensor_rope.checkpoints.gguf.tokenizer import read_tokenizer
-from pytensor_rope.checkpoints.reading import read_weight
+from pytensor_rope.checkpoints.reading import expected_in, read_weight, read_weights, refuse_surplus
 from pytensor_rope.config import DecoderConfig
 
 # Tensors with a factor for each rotary frequency: Llama 3's, or LongRoPE's short and long ones.
@@ -124,26 +123,12 @@ def _check_whole_model(metadata: Metadata) -> None:
 
 
 def _check_tensors(expected: Iterable[Weight], shapes: dict[str, tuple[int, ...]]) -> list[Weight]:
-    weights = []
-    surplus = set(shapes)
+    weights = list(expected_in(shapes, expected, "the metadata need"))
+    surplus = set(shapes).difference(weight.source for weight in weights)
     for read in _ROPE_FACTORS:
         if surplus.issuperset(read):
             surplus.difference_update(read)
-    # Stops at the first that is missing: a damaged file may promise billions of layers.
-    for weight in expected:
-        if weight.source not in shapes:
-            raise CheckpointError(f"the tensor {weight.source} is missing.")
-        if shapes[weight.source] != weight.shape:
-            raise CheckpointError(
-                f"the tensor {weight.source} has shape {shapes[weight.source]}; the metadata need "
-                f"{weight.shape}."
-            )
-        surplus.discard(weight.source)
-        weights.append(weight)
-    if surplus:
-        names = sorted(surplus)
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        raise CheckpointError(f"the tensors {', '.join(names[:3])}{more} aren't implemented.")
+    refuse_surplus(surplus)
     return weights
 
 
@@ -154,9 +139,7 @@ def _read_weights(
         with parts.paths[weight.source].open("rb") as file:
             return _read_weight(file, weight, parts.tensors[weight.source], dequantize, dtype)
 
-    with ThreadPoolExecutor(2) as pool:
-        arrays = pool.map(read, weights)
-        return {weight.name: array for weight, array in zip(weights, arrays, strict=True)}
+    return read_weights(weights, read)
 
 
 def _read_weight(

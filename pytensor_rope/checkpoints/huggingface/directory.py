@@ -1,7 +1,6 @@
 """A Hugging Face directory: configuration, weights in safetensors files, tokenizer."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from pytensor_rope.checkpoints.huggingface.safetensors_file import (
     same_bits,
 )
 from pytensor_rope.checkpoints.huggingface.tokenizer_files import read_tokenizer
-from pytensor_rope.checkpoints.reading import read_weight
+from pytensor_rope.checkpoints.reading import expected_in, read_weight, read_weights, refuse_surplus
 
 if TYPE_CHECKING:
     from pytensor_rope.checkpoints.huggingface.architectures import Architecture
@@ -161,19 +160,11 @@ def _find_in_shards(path: Path, weight_map: Mapping[str, str]) -> dict[str, Tens
 def _match(architecture: "Architecture", tensors: Mapping[str, TensorInfo]) -> list[Weight]:
     """Return what to read, refusing tensors that are missing, surplus, or of another shape or dtype."""
     weights = []
-    surplus = set(tensors)
-    # Stops at the first that is missing: a damaged file may promise billions of layers.
-    for weight in architecture.weights():
-        info = tensors.get(weight.source)
-        if info is None:
-            raise CheckpointError(f"the tensor {weight.source} is missing.")
-        if info.shape != weight.shape:
-            raise CheckpointError(
-                f"the tensor {weight.source} has shape {info.shape}; config.json needs {weight.shape}."
-            )
-        check_dtype(weight.source, info)
-        surplus.discard(weight.source)
+    shapes = {name: info.shape for name, info in tensors.items()}
+    for weight in expected_in(shapes, architecture.weights(), "config.json needs"):
+        check_dtype(weight.source, tensors[weight.source])
         weights.append(weight)
+    surplus = set(tensors).difference(weight.source for weight in weights)
     _check_surplus(architecture, tensors, sorted(surplus))
     return weights
 
@@ -189,9 +180,7 @@ def _check_surplus(
                 raise CheckpointError(f"the tensor {name} should repeat {original}, and differs from it.")
         elif not architecture.surplus(name):
             unknown.append(name)
-    if unknown:
-        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        raise CheckpointError(f"the tensors {', '.join(unknown[:3])}{more} aren't implemented.")
+    refuse_surplus(unknown)
 
 
 def _read_weights(
@@ -199,13 +188,10 @@ def _read_weights(
 ) -> dict[str, npt.NDArray[np.floating[Any]]]:
     def read(weight: Weight) -> npt.NDArray[np.floating[Any]]:
         info = tensors[weight.source]
-        n_row = 1 if weight.rows is None and len(weight.shape) == 1 else weight.shape[0]
         with info.path.open("rb") as file:
-            return read_weight(weight, RowReader(file, info, n_row), dtype)
+            return read_weight(weight, RowReader(file, info, weight.n_row), dtype)
 
-    with ThreadPoolExecutor(2) as pool:
-        arrays = pool.map(read, weights)
-        return {weight.name: array for weight, array in zip(weights, arrays, strict=True)}
+    return read_weights(weights, read)
 
 
 @contextmanager
