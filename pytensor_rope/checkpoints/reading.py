@@ -14,6 +14,7 @@ from pytensor_rope.checkpoints.base import CheckpointError, Weight
 _VALUES_AT_ONCE = 1 << 18
 
 ReadRows = Callable[[int, int], npt.NDArray[Any]]
+Rows = slice | npt.NDArray[np.intp]
 
 
 def expected_in(
@@ -77,24 +78,33 @@ def read_weight(weight: Weight, read_rows: ReadRows, dtype: str = "float32") -> 
         If a value isn't finite, or isn't in ``dtype``.
     """
     array, ours = weight.empty(dtype)
-    n_row = weight.n_row
-    rows = np.arange(n_row) if weight.rows is None else weight.rows
-    flat = ours if ours.ndim > 1 else ours.reshape(len(rows), -1)
-    order = np.argsort(rows, kind="stable")
-    in_order = rows[order]
-    step = max(_VALUES_AT_ONCE // max(math.prod(weight.shape) // n_row, 1), 1)
-    first, last = (int(in_order[0]), int(in_order[-1]) + 1) if len(rows) else (0, 0)
-    for start in range(first, last, step):
-        stop = min(start + step, last)
-        begin, end = np.searchsorted(in_order, [start, stop])
-        if begin == end:
-            continue
+    n_row = weight.n_row if weight.rows is None else len(weight.rows)
+    flat = ours if ours.ndim > 1 else ours.reshape(n_row, -1)
+    step = max(_VALUES_AT_ONCE // max(math.prod(weight.shape) // weight.n_row, 1), 1)
+    for start, stop, chosen, places in _blocks(weight, step):
         values = read_rows(start, stop)
         with np.errstate(over="ignore"):
-            block = values.reshape(stop - start, *flat.shape[1:])[in_order[begin:end] - start].astype(dtype)
+            block = values.reshape(stop - start, *flat.shape[1:])[chosen].astype(dtype, copy=False)
         if not np.isfinite(block).all():
             finite = bool(np.isfinite(values).all())
             why = f"are too large for {dtype}" if finite else "aren't finite"
             raise CheckpointError(f"the tensor {weight.source} holds values that {why}.")
-        flat[order[begin:end]] = block
+        flat[places] = block
     return array
+
+
+def _blocks(weight: Weight, step: int) -> Iterator[tuple[int, int, Rows, Rows]]:
+    """Yield the file's rows to read at once, first and last, which of them to take, and where they go."""
+    if weight.rows is None:
+        for start in range(0, weight.n_row, step):
+            stop = min(start + step, weight.n_row)
+            yield start, stop, slice(None), slice(start, stop)
+        return
+    order = np.argsort(weight.rows, kind="stable")
+    in_order = weight.rows[order]
+    first, last = (int(in_order[0]), int(in_order[-1]) + 1) if len(order) else (0, 0)
+    for start in range(first, last, step):
+        stop = min(start + step, last)
+        begin, end = np.searchsorted(in_order, [start, stop])
+        if begin < end:
+            yield start, stop, in_order[begin:end] - start, order[begin:end]
