@@ -563,7 +563,7 @@ class Stream:
 
     def _longest_chunk(self, left: npt.NDArray[np.int32]) -> int:
         """Return how many tokens a row can read as one chunk, as if it read them one by one."""
-        lengths = self._rows.lengths[left > 0]
+        lengths = np.unique(self._rows.lengths[left > 0])
         bounds = [self.decoder.longest_chunk(self.cache, int(length)) for length in lengths]
         return min((bound for bound in bounds if bound is not None), default=MOST_TOKENS)
 
