@@ -131,7 +131,7 @@ def test_no_hostile_file_runs_code_hangs_or_loads(good, canary, tmp_path):
             failures.append((name, outcome, canary.events[:3], canary.new_modules))
     assert not failures, failures[:20]
     assert count >= 200
-    assert slowest[0] < 5, slowest
+    assert slowest[0] < 60, slowest  # a hang, not a slow machine
 
 
 def test_the_canary_hears_what_it_should(canary, tmp_path):
