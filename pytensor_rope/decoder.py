@@ -24,7 +24,13 @@ from pytensor_rope.config import DecoderConfig
 from pytensor_rope.decoder_layer import DecoderLayer, normalized, project
 from pytensor_rope.parameters import Parameter, parameter
 from pytensor_rope.rotary import RotaryEmbedding
-from pytensor_rope.weights import check_weights, initial_distribution, layer_shapes, random_weights
+from pytensor_rope.weights import (
+    are_joined,
+    check_weights,
+    initial_distribution,
+    layer_shapes,
+    random_weights,
+)
 
 
 class DecoderState(NamedTuple):
@@ -61,7 +67,8 @@ class Decoder(Layer):
         layer i "layers.{i}." with "attention_norm", "query", "key", "value", "output",
         "feed_forward_norm", "gate", "up" and "down"; "final_norm"; and, unless tied, "head"
         ``(hidden_size, vocab_size)``. :func:`pytensor_rope.weights.weight_shapes` lists what other
-        configurations have. They are not copied. Default is random normal weights of standard deviation
+        configurations have. :func:`pytensor_rope.weights.join_projections` puts those of one input side by
+        side, which is faster. They are not copied. Default is random normal weights of standard deviation
         0.02, norms that scale by 1 and biases of 0.
     seed : int, optional
         Seed of the random weights.
@@ -115,7 +122,7 @@ class Decoder(Layer):
         if weights is None:
             weights = random_weights(config, seed)
         check_weights(weights, config)
-        self._layer_names = tuple(layer_shapes(config))
+        self._layer_names = tuple(layer_shapes(config, joined=are_joined(weights)))
         self.dtype = str(weights["embedding"].dtype)
         self.parameters: dict[str, Parameter] = {
             key: self._parameter(key, value) for key, value in weights.items()

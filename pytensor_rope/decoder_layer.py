@@ -1,6 +1,7 @@
 """One layer of a decoder, as one op."""
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any, cast, override
 
 import pytensor.tensor as pt
@@ -102,9 +103,13 @@ class DecoderLayer(LayerOp):
         cache: Sequence[Tensor],
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return what the attention adds, and the keys and values as the cache keeps them."""
-        q = self._heads(h, weights, "query", self.n_head)
-        k = self._heads(h, weights, "key", self.n_kv_head)
-        v = self._heads(h, weights, "value", self.n_kv_head)
+        counts = (self.n_head, self.n_kv_head, self.n_kv_head)
+        names = ("query", "key", "value")
+        projected = _projected(h, weights, "query_key_value", names, counts)
+        q, k, v = (
+            self._heads(x, weights, f"{name}_norm", n_head)
+            for x, name, n_head in zip(projected, names, counts, strict=True)
+        )
         dtype = cache[0].dtype if cache else h.dtype
         if angles:
             query, sink_query, turned = (
@@ -131,17 +136,15 @@ class DecoderLayer(LayerOp):
 
     def _feed_forward(self, h: Tensor, weights: dict[str, Tensor]) -> Tensor:
         activation = ACTIVATIONS[self.activation]
-        up = project(h, weights["up"], weights.get("up_bias"))
-        if "gate" in weights:
-            inner = activation(project(h, weights["gate"], weights.get("gate_bias"))) * up
+        if "gate" in weights or "gate_up" in weights:
+            gate, up = _projected(h, weights, "gate_up", ("gate", "up"), (1, 1))
+            inner = activation(gate) * up
         else:
-            inner = activation(up)
+            inner = activation(project(h, weights["up"], weights.get("up_bias")))
         return project(inner, weights["down"], weights.get("down_bias"))
 
-    def _heads(self, h: Tensor, weights: dict[str, Tensor], name: str, n_head: int) -> Tensor:
+    def _heads(self, projected: Tensor, weights: dict[str, Tensor], norm: str, n_head: int) -> Tensor:
         """Return queries, keys or values, ``(batch, n_head, seq, head_dim)``, normalised if so asked."""
-        projected = project(h, weights[name], weights.get(f"{name}_bias"))
-        norm = f"{name}_norm"
         head_dim = projected.type.shape[-1] // n_head
         if norm not in weights:
             return _split_heads(projected, n_head)
@@ -194,6 +197,18 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if bias is not None:
         rows = rows + bias
     return cast(Tensor, rows.reshape((*leading, weight.type.shape[1])))
+
+
+def _projected(
+    h: Tensor, weights: dict[str, Tensor], together: str, names: Sequence[str], parts: Sequence[int]
+) -> list[Tensor]:
+    """Return projections of ``h``, whose widths are as ``parts``, by one product if they are joined."""
+    if together not in weights:
+        return [project(h, weights[name], weights.get(f"{name}_bias")) for name in names]
+    joined = project(h, weights[together], weights.get(f"{together}_bias"))
+    unit = joined.type.shape[-1] // sum(parts)
+    ends = [unit * end for end in accumulate(parts)]
+    return [joined[..., start:end] for start, end in pairwise([0, *ends])]
 
 
 def _split_heads(x: Tensor, n_head: int) -> Tensor:

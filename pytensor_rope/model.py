@@ -1,7 +1,7 @@
 """A checkpoint, ready to be compiled."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from pytensor_rope.decoder import Decoder
 from pytensor_rope.prompts import check_token_ids
 from pytensor_rope.stream import Stream
 from pytensor_rope.tokenizer import Tokenizer
+from pytensor_rope.weights import join_projections
 
 # JAX and MLX compile again for every new shape, so lengths are rounded up: a causal model doesn't see
 # what comes behind.
@@ -26,6 +27,8 @@ _LENGTH_STEP = {"c": 1, "numba": 1, "jax": 32, "mlx": 16}
 class Model:
     """
     A pretrained decoder with its tokenizer, loaded by :func:`load_model`.
+
+    It takes over the checkpoint's weights.
 
     Attributes
     ----------
@@ -42,7 +45,10 @@ class Model:
         self.config: DecoderConfig = checkpoint.config
         self.generation: GenerationDefaults = checkpoint.generation
         self._tokenizer, self._why_no_tokenizer = checkpoint.tokenizer, checkpoint.why_no_tokenizer
-        self._weights = checkpoint.weights
+        self._dtype = str(checkpoint.weights["embedding"].dtype)
+        join_projections(checkpoint.weights, self.config)
+        # The weights, until a decoder has them: they are not kept twice.
+        self._weights: Mapping[str, np.ndarray] | None = checkpoint.weights
         self._decoders: dict[str, Decoder] = {}
         self._logits: dict[str, CompiledFunction] = {}
 
@@ -159,7 +165,7 @@ class Model:
 
     def _check_backend(self, backend: str) -> str:
         backend = check_backend(backend)
-        if backend == "numba" and any(weight.dtype == np.float16 for weight in self._weights.values()):
+        if backend == "numba" and self._dtype == "float16":
             raise NotImplementedError(
                 "Numba has no float16 arrays, and the weights are float16. Load the model in float32, or "
                 "choose the c, jax or mlx backend."
@@ -170,8 +176,16 @@ class Model:
         """Return the decoder whose weights live on ``backend``: C's and Numba's are the same."""
         place = "numpy" if backend in ("c", "numba") else backend
         if place not in self._decoders:
-            self._decoders[place] = Decoder(self.name, config=self.config, weights=self._weights)
+            self._decoders[place] = Decoder(self.name, config=self.config, weights=self._take_weights())
         return self._decoders[place]
+
+    def _take_weights(self) -> Mapping[str, np.ndarray]:
+        """Return the weights, which from then on only decoders hold."""
+        if self._weights is None:
+            parameters = next(iter(self._decoders.values())).parameters
+            return {name: np.asarray(weight.get_value(borrow=True)) for name, weight in parameters.items()}
+        weights, self._weights = self._weights, None
+        return weights
 
 
 def load_model(path_or_name: str | os.PathLike[str], dtype: str = "float32") -> Model:

@@ -1,6 +1,6 @@
 """The weights of a decoder: their names and shapes, random ones, and checks of given ones."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import numpy as np
 
@@ -9,11 +9,14 @@ from pytensor_rope.config import DecoderConfig
 
 Shapes = dict[str, tuple[int, ...]]
 
+# Projections of one input. Side by side in one matrix, they are one product instead of several.
+_SIDE_BY_SIDE = {"query_key_value": ("query", "key", "value"), "gate_up": ("gate", "up")}
 
-def weight_shapes(config: DecoderConfig) -> Shapes:
+
+def weight_shapes(config: DecoderConfig, *, joined: bool = False) -> Shapes:
     """Return the name and shape of every weight of a decoder, matrices as ``(in, out)``."""
     hidden = config.hidden_size
-    layer = layer_shapes(config)
+    layer = layer_shapes(config, joined=joined)
     shapes: Shapes = {"embedding": (config.vocab_size, hidden)}
     for i in range(config.n_layer):
         shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
@@ -25,7 +28,7 @@ def weight_shapes(config: DecoderConfig) -> Shapes:
     return shapes
 
 
-def layer_shapes(config: DecoderConfig) -> Shapes:
+def layer_shapes(config: DecoderConfig, *, joined: bool = False) -> Shapes:
     """Return the name and shape of every weight of one layer."""
     hidden, inner = config.hidden_size, config.intermediate_size
     n_query, n_key = config.n_head * config.head_dim, config.n_kv_head * config.head_dim
@@ -50,7 +53,41 @@ def layer_shapes(config: DecoderConfig) -> Shapes:
     shapes |= _projection("down", inner, hidden, bias=config.feed_forward_bias)
     if after:
         shapes |= _norm(config, "feed_forward_output_norm", (hidden,))
+    if joined:
+        for name, parts in _joined_parts(shapes).items():
+            *n_in, _ = shapes[parts[0]]
+            shapes[name] = (*n_in, sum(shapes.pop(part)[-1] for part in parts))
     return shapes
+
+
+def join_projections(weights: dict[str, np.ndarray], config: DecoderConfig) -> None:
+    """
+    Put "query", "key" and "value" of each layer side by side, as "query_key_value", and "gate" and "up".
+
+    It is done in place, a layer at a time, so that no more than one layer is there twice.
+    """
+    for i in range(config.n_layer):
+        for name, parts in _joined_parts(layer_shapes(config)).items():
+            arrays = [weights.pop(f"layers.{i}.{part}") for part in parts]
+            weights[f"layers.{i}.{name}"] = np.concatenate(arrays, axis=-1)
+
+
+def separate_projections(weights: Mapping[str, np.ndarray], config: DecoderConfig) -> dict[str, np.ndarray]:
+    """Return the weights as :func:`weight_shapes` lists them, views of those that have been joined."""
+    if not are_joined(weights):
+        return dict(weights)
+    shapes, separate = layer_shapes(config), dict(weights)
+    for i in range(config.n_layer):
+        for name, parts in _joined_parts(shapes).items():
+            ends = np.cumsum([shapes[part][-1] for part in parts])
+            arrays = np.split(separate.pop(f"layers.{i}.{name}"), ends[:-1], axis=-1)
+            separate |= {f"layers.{i}.{part}": array for part, array in zip(parts, arrays, strict=True)}
+    return separate
+
+
+def are_joined(names: Container[str]) -> bool:
+    """Return whether weights of these names are as :func:`join_projections` leaves them."""
+    return "layers.0.query_key_value" in names
 
 
 def random_weights(config: DecoderConfig, seed: int | None) -> dict[str, np.ndarray]:
@@ -73,7 +110,7 @@ def initial_distribution(name: str, config: DecoderConfig) -> tuple[float, float
 
 def check_weights(weights: Mapping[str, np.ndarray], config: DecoderConfig) -> None:
     """Refuse weights that are missing, left over, of another shape, or of several dtypes."""
-    shapes = weight_shapes(config)
+    shapes = weight_shapes(config, joined=are_joined(weights))
     missing, surplus = shapes.keys() - weights.keys(), weights.keys() - shapes.keys()
     if missing or surplus:
         raise ValueError(
@@ -86,6 +123,16 @@ def check_weights(weights: Mapping[str, np.ndarray], config: DecoderConfig) -> N
     dtypes = {str(weight.dtype) for weight in weights.values()}
     if len(dtypes) > 1 or not dtypes <= set(FLOAT_DTYPES):
         raise ValueError(f"The weights must have one float dtype; got {', '.join(sorted(dtypes))}.")
+
+
+def _joined_parts(names: Container[str]) -> dict[str, list[str]]:
+    """Return what the weights of a layer are called once joined, and the parts of each."""
+    return {
+        f"{name}{suffix}": [f"{part}{suffix}" for part in parts]
+        for name, parts in _SIDE_BY_SIDE.items()
+        for suffix in ("", "_bias")
+        if f"{parts[0]}{suffix}" in names
+    }
 
 
 def _norm(config: DecoderConfig, name: str, shape: tuple[int, ...]) -> Shapes:

@@ -8,10 +8,17 @@ import pytensor.tensor as pt
 import pytest
 from conftest import compile_for
 
-from pytensor_rope import DecoderConfig
+from pytensor_rope import Decoder, DecoderConfig
 from pytensor_rope.activations import ACTIVATIONS
 from pytensor_rope.layer_norm import layer_norm
-from pytensor_rope.weights import layer_shapes, random_weights, weight_shapes
+from pytensor_rope.stream_files import weights_digest
+from pytensor_rope.weights import (
+    join_projections,
+    layer_shapes,
+    random_weights,
+    separate_projections,
+    weight_shapes,
+)
 
 CONFIG = DecoderConfig(
     vocab_size=61,
@@ -155,3 +162,37 @@ def test_random_norms_scale_by_1():
     plain = random_weights(dataclasses.replace(CONFIG, norm_bias=True), 0)
     assert not offset["layers.0.attention_norm"].any() and (plain["final_norm"] == 1).all()
     assert not plain["final_norm_bias"].any() and plain["layers.1.query"].std() > 0
+
+
+@pytest.mark.parametrize("options", [{}, {"qkv_bias": True, "feed_forward_bias": True}, {"gated": False}])
+def test_joined_projections_are_the_same_decoder(options):
+    config = dataclasses.replace(CONFIG, **options)
+    rng = np.random.default_rng(0)
+    separate = {
+        name: rng.standard_normal(shape).astype("float32") for name, shape in weight_shapes(config).items()
+    }
+    joined = dict(separate)
+    join_projections(joined, config)
+    assert {name: weight.shape for name, weight in joined.items()} == weight_shapes(config, joined=True)
+    assert not {"layers.0.query", "layers.0.gate", "layers.0.key_bias"} & joined.keys()
+
+    again = separate_projections(joined, config)
+    assert again.keys() == separate.keys()
+    for name, weight in separate.items():
+        np.testing.assert_array_equal(again[name], weight, err_msg=name)
+
+    ids = pt.tensor("ids", shape=(1, 3), dtype="int32")
+    decoders = [Decoder(config=config, weights=weights) for weights in (separate, joined)]
+    read = compile_for([ids], [decoder(ids) for decoder in decoders], "jax")
+    apart, together = read(np.array([[1, 2, 3]], "int32"))
+    np.testing.assert_allclose(together, apart, rtol=1e-4, atol=1e-4 * np.abs(apart).max())
+    assert weights_digest(decoders[0]) == weights_digest(decoders[1])
+
+
+def test_half_joined_projections_are_refused():
+    weights = random_weights(CONFIG, 0)
+    whole = dict(weights)
+    join_projections(weights, CONFIG)
+    weights["layers.1.query"] = whole["layers.1.query"]
+    with pytest.raises(ValueError, match=r"left over .*layers\.1\.query"):
+        Decoder(config=CONFIG, weights=weights)

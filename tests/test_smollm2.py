@@ -11,6 +11,7 @@ from conftest import BACKENDS, on_all_backends
 from safetensors.numpy import save_file
 
 from pytensor_rope import load_model
+from pytensor_rope.checkpoints import load_checkpoint
 
 GOLDEN = np.load(Path(__file__).parent / "data" / "smollm2_reference.npz")
 
@@ -73,8 +74,9 @@ def test_a_directory_of_the_same_model_is_the_same(model, tmp_path):
     directory = write_directory(model, tmp_path)
     written = load_model(directory)
     assert written.config == model.config
-    for name, weight in model._weights.items():
-        np.testing.assert_array_equal(written._weights[name], weight, err_msg=name)
+    theirs, ours = load_checkpoint(directory).weights, load_checkpoint("smollm2").weights
+    for name, weight in ours.items():
+        np.testing.assert_array_equal(theirs[name], weight, err_msg=name)
     ids = GOLDEN["raw_short_ids"]
     np.testing.assert_array_equal(written.logits(ids[None], "c"), model.logits(ids[None], "c"))
     text = "Gravity is 9.81 m/s²: naïve?\n<|im_end|>"
@@ -101,10 +103,11 @@ def write_directory(model, directory):
     }
     (directory / "config.json").write_text(json.dumps(settings))
     (directory / "tokenizer.json").write_text(model.tokenizer._backend.to_str())
-    tensors = {theirs: model._weights[ours] for ours, theirs in OUTSIDE.items()}
+    weights = load_checkpoint("smollm2").weights
+    tensors = {theirs: weights[ours] for ours, theirs in OUTSIDE.items()}
     for i in range(config.n_layer):
         for ours, theirs in INSIDE.items():
-            weight = model._weights[f"layers.{i}.{ours}"]
+            weight = weights[f"layers.{i}.{ours}"]
             tensors[f"model.layers.{i}.{theirs}.weight"] = np.ascontiguousarray(weight.T)
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     return directory

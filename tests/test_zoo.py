@@ -16,6 +16,7 @@ from conftest import BACKENDS, on, on_all_backends
 from families import FAMILIES, write_family
 
 from pytensor_rope import load_model
+from pytensor_rope.checkpoints import load_checkpoint
 
 ZOO = Path(__file__).parent / "data" / "zoo"
 NAMES = sorted(path.name for path in ZOO.iterdir())
@@ -59,8 +60,9 @@ def test_keys_of_version_4_give_the_same_model(name, tmp_path):
     shutil.copy(ZOO / name / "model.safetensors", tmp_path)
     legacy = load_model(tmp_path)
     assert legacy.config == model(name).config
-    for weight, value in legacy._weights.items():
-        np.testing.assert_array_equal(value, model(name)._weights[weight], err_msg=weight)
+    weights = load_checkpoint(ZOO / name).weights
+    for weight, value in load_checkpoint(tmp_path).weights.items():
+        np.testing.assert_array_equal(value, weights[weight], err_msg=weight)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,8 @@ def test_a_sliding_model_streams_on_past_its_window(sinks, window, seen):
     ids = np.random.default_rng(0).integers(0, 97, 100)
     stream = sliding.compile("jax", sinks=sinks, window=window)
     logits = [stream.prefill(ids[:40]), *(stream.step(token) for token in ids[40:])]
-    want = decoder_reference.decoder_logits(sliding._weights, sliding.config, ids, *seen)
+    weights = load_checkpoint(ZOO / "mistral_sliding").weights
+    want = decoder_reference.decoder_logits(weights, sliding.config, ids, *seen)
     np.testing.assert_allclose(np.concatenate(logits), want[39:], atol=TOLERANCE, rtol=0)
 
 
