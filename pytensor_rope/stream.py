@@ -19,8 +19,10 @@ from pytensor_rope.sampling import Sampler
 from pytensor_rope.stream_files import load_stream, save_stream
 from pytensor_rope.stream_state import StreamState, compiled_once
 
-# Tokens read at once, at most. MLX multiplies matrices slowly on a CPU, so padding would cost there.
-_CHUNK = {"c": 64, "numba": 64, "jax": 64, "mlx": 16}
+# Tokens read at once, at most.
+_CHUNK = {"c": 256, "numba": 256, "jax": 64, "mlx": 16}
+# What compiles anew for each length reads chunks of one length, the last one padded.
+_PADDED = ("jax", "mlx")
 
 
 class Stream:
@@ -542,7 +544,7 @@ class Stream:
         self, ids: npt.NDArray[np.int32], counts: npt.NDArray[np.int32]
     ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.int32]]]:
         """
-        Read the first ``counts`` tokens of each row, in chunks of one length, the last one padded.
+        Read the first ``counts`` tokens of each row, in chunks.
 
         Yield each chunk's hidden states, and the number of tokens each row has read in it.
         """
@@ -551,12 +553,11 @@ class Stream:
             left = np.maximum(counts - start, 0)
             size = min(_CHUNK[self.backend], self._longest_chunk(left))
             read = np.minimum(left, size).astype("int32")
+            part = np.ascontiguousarray(ids[:, start : start + size])
             # Frequencies that change with every token make chunks of one.
-            chunk = 1 if size == 1 else _CHUNK[self.backend]
-            part = ids[:, start : start + size]
-            padded = np.zeros((self.batch, chunk), "int32")
-            padded[:, : part.shape[1]] = part
-            hidden = self._read_token(padded, read) if chunk == 1 else self._read_chunk(padded, read)
+            if size > 1 and self.backend in _PADDED:
+                part = np.pad(part, ((0, 0), (0, _CHUNK[self.backend] - part.shape[1])))
+            hidden = self._read_token(part, read) if size == 1 else self._read_chunk(part, read)
             self._rows.advance(read)
             yield hidden, read
             start += size
@@ -600,13 +601,13 @@ class Stream:
 
     @compiled_once
     def _read_chunk(self) -> CompiledFunction:
-        return self._reader(_CHUNK[self.backend])
+        return self._reader(_CHUNK[self.backend] if self.backend in _PADDED else None)
 
     @compiled_once
     def _read_token(self) -> CompiledFunction:
         return self._reader(1)
 
-    def _reader(self, chunk: int) -> CompiledFunction:
+    def _reader(self, chunk: int | None) -> CompiledFunction:
         """Return a function of ``chunk`` token ids a row, and how many of them are real, to hidden states."""
         ids = pt.tensor("token_ids", shape=(self.batch, chunk), dtype="int32")
         count = pt.tensor("count", shape=(self.batch,), dtype="int32")
