@@ -1,4 +1,4 @@
-"""MLX's lowerings against the generic graphs of the ops."""
+"""MLX's lowerings against the generic graphs of the ops, and what its functions keep in memory."""
 
 import numpy as np
 import pytensor
@@ -16,6 +16,7 @@ mx = pytest.importorskip("mlx.core")
 from pytensor.link.mlx.dispatch.basic import mlx_funcify  # noqa: E402
 
 from pytensor_rope.lowering.mlx import attention, norm  # noqa: E402
+from pytensor_rope.lowering.mlx.layout import as_read  # noqa: E402
 
 # The generic graph as it is written, in NumPy.
 GENERIC = Mode(linker="py", optimizer=None)
@@ -202,3 +203,46 @@ def test_attention_refuses_another_batch_in_the_cache():
     attend = function(inputs, sink_op()(*inputs), backend="mlx")
     with pytest.raises(ValueError, match="The cache must have the chunk's batch, heads and head_dim"):
         attend(*arrays)
+
+
+# Memory
+
+
+def strides(variable):
+    return memoryview(variable.get_value(borrow=True)).strides
+
+
+def test_a_matrix_read_transposed_is_laid_out_for_it():
+    weight = normal(7, 4)
+    parameter, row = pytensor.shared(weight), pt.iscalar()
+    x = pt.tensor(dtype="float32", shape=(None, None))
+    head = function([x], x @ parameter.T, backend="mlx")
+    given = normal(2, 4)
+    np.testing.assert_allclose(head(given), given @ weight.T, rtol=0, atol=2e-6)
+    assert strides(parameter) == (4, 28)
+    np.testing.assert_array_equal(function([row], parameter[row], backend="mlx")(3), weight[3])
+    laid_out = parameter.get_value(borrow=True)
+    assert as_read(laid_out) is laid_out
+
+
+def test_a_matrix_read_as_it_is_stays():
+    parameter = pytensor.shared(normal(7, 4))
+    x = pt.tensor(dtype="float32", shape=(None, None))
+    function([x], x @ parameter, backend="mlx")(normal(2, 7))
+    assert strides(parameter) == (16, 4)
+
+
+def test_weights_are_kept_once():
+    x = pt.tensor(dtype="float32", shape=(None, None))
+    before = mx.get_active_memory()
+    parameter = pytensor.shared(normal(1000, 1000))
+    multiply = function([x], x @ parameter, backend="mlx")
+    multiply(normal(1, 1000))
+    assert mx.get_active_memory() - before < 1.5 * 4e6
+
+
+def test_float64_weights_stay_float64():
+    weight = np.array([1 + 2.0**-40])
+    x = pt.tensor(dtype="float64", shape=(None,))
+    scaled = function([x], x * pytensor.shared(weight), backend="mlx")(np.ones(1))
+    assert scaled == weight
