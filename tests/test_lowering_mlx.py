@@ -1,5 +1,7 @@
 """MLX's lowerings against the generic graphs of the ops, and what its functions keep in memory."""
 
+import threading
+
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
@@ -15,7 +17,7 @@ mx = pytest.importorskip("mlx.core")
 
 from pytensor.link.mlx.dispatch.basic import mlx_funcify  # noqa: E402
 
-from pytensor_rope.lowering.mlx import attention, norm  # noqa: E402
+from pytensor_rope.lowering.mlx import attention, norm, products  # noqa: E402
 from pytensor_rope.lowering.mlx.layout import as_read  # noqa: E402
 
 # The generic graph as it is written, in NumPy.
@@ -205,14 +207,44 @@ def test_attention_refuses_another_batch_in_the_cache():
         attend(*arrays)
 
 
-# Memory
+# Products and memory
+
+
+@pytest.fixture
+def shared_among_threads(monkeypatch):
+    monkeypatch.setattr(products, "_LEAST_SHARED", 0)
+    monkeypatch.setattr(products, "_n_core", lambda: 2)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("n_in", [1, 7, 8])
+def test_a_product_shared_among_threads(shared_among_threads, rows, n_in):
+    x, weight = normal(rows, n_in, dtype="float64"), normal(n_in, 5, dtype="float64")
+    variable, parameter = pt.tensor(dtype="float64", shape=(None, None)), pytensor.shared(weight)
+    multiply = function(
+        [variable], [variable @ parameter, variable.T @ (variable @ parameter)], backend="mlx"
+    )
+    expected = [x @ weight, x.T @ (x @ weight)]
+    for got, wanted in zip(multiply(x), expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-14 * np.abs(wanted).max())
+
+
+def test_a_product_is_shared_from_any_thread(shared_among_threads):
+    x, weight = normal(2, 6), normal(6, 5)
+    variable = pt.tensor(dtype="float32", shape=(None, None))
+    multiply = function([variable], variable @ pytensor.shared(weight), backend="mlx")
+    results = [multiply(x)]
+    thread = threading.Thread(target=lambda: results.append(multiply(x)))
+    thread.start()
+    thread.join()
+    np.testing.assert_array_equal(*results)
 
 
 def strides(variable):
     return memoryview(variable.get_value(borrow=True)).strides
 
 
-def test_a_matrix_read_transposed_is_laid_out_for_it():
+def test_a_matrix_read_transposed_is_laid_out_for_it(shared_among_threads):
     weight = normal(7, 4)
     parameter, row = pytensor.shared(weight), pt.iscalar()
     x = pt.tensor(dtype="float32", shape=(None, None))

@@ -1,4 +1,4 @@
-"""The MLX linker, with weights held once."""
+"""The MLX linker, with weights held once and products shared between threads."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -7,6 +7,8 @@ from typing import Any
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.link.mlx.linker import MLXLinker
 from pytensor.tensor.type import TensorType
+
+from pytensor_rope.lowering.mlx.products import convert
 
 
 class LeanMLXLinker(MLXLinker):
@@ -18,11 +20,13 @@ class LeanMLXLinker(MLXLinker):
         """Convert a graph to a function of MLX arrays."""
         storages = [storage_map[x] for x in fgraph.inputs if isinstance(x.type, TensorType)]
         with _emptied(storages):
-            return super().fgraph_convert(fgraph, input_storage, storage_map, **kwargs)
+            return super().fgraph_convert(
+                fgraph, input_storage, storage_map, conversion_func=convert, **kwargs
+            )
 
 
 def mlx_mode() -> Mode:
-    """Return PyTensor's MLX mode, with weights held once."""
+    """Return PyTensor's MLX mode, with weights held once and products shared."""
     return Mode(linker=LeanMLXLinker(), optimizer=get_mode("MLX")._optimizer)
 
 
