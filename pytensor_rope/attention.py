@@ -11,7 +11,9 @@ from pytensor.tensor.shape import specify_shape
 from pytensor_rope.base import LayerOp, Tensor, computation_dtype, pinned, sizes
 
 # Below every score: finite, so that subtracting a row's maximum from it gives no NaN.
-_HIDDEN = -1e30
+HIDDEN = -1e30
+
+type Shape = tuple[int | None, ...]
 
 
 class SinkAttention(LayerOp):
@@ -55,7 +57,7 @@ class SinkAttention(LayerOp):
         values, key_positions = [v], [positions]
         if cache:
             keys, cached_values, slot_positions = cache
-            _check_cache(k, keys, cached_values)
+            check_cache(k.type.shape, keys.type.shape, cached_values.type.shape)
             scores.insert(0, self._cache_scores(queries, sink_queries, keys.astype(dtype)))
             values.insert(0, cached_values)
             key_positions.insert(0, slot_positions)
@@ -127,15 +129,14 @@ def sink_attention(
     return cast(Tensor, op(q, q_sink, k, v, positions, *cache))
 
 
-def _check_cache(k: Tensor, keys: Tensor, values: Tensor) -> None:
+def check_cache(of_chunk: Shape, *of_cache: Shape) -> None:
     """Refuse a cache of other rows, heads or sizes than the chunk's, which might broadcast."""
-    for rows in (keys, values):
+    for shape in of_cache:
         for axis in (0, 1, 3):
-            of_chunk, of_cache = k.type.shape[axis], rows.type.shape[axis]
-            if None not in (of_chunk, of_cache) and of_chunk != of_cache:
+            if None not in (of_chunk[axis], shape[axis]) and of_chunk[axis] != shape[axis]:
                 raise ValueError(
-                    f"The cache must have the chunk's batch, heads and head_dim; got {rows.type.shape} "
-                    f"for keys of {k.type.shape}."
+                    f"The cache must have the chunk's batch, heads and head_dim; got {shape} for keys of "
+                    f"{of_chunk}."
                 )
 
 
@@ -153,7 +154,7 @@ def _capped(scores: Tensor, softcap: float | None) -> Tensor:
 def _masked_softmax(scores: Tensor, visible: Tensor) -> Tensor:
     """Return the softmax over the last axis of what is visible, 0 where nothing is."""
     dtype = scores.dtype
-    shown = pt.where(visible, scores, pinned(_HIDDEN, dtype))
+    shown = pt.where(visible, scores, pinned(HIDDEN, dtype))
     weights = pt.where(visible, pt.exp(shown - shown.max(axis=-1, keepdims=True)), pinned(0, dtype))
     total = weights.sum(axis=-1, keepdims=True, dtype=dtype, acc_dtype=dtype)
     # The largest weight of a row that sees anything is 1, so only an empty row's total is below 1.

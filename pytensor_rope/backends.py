@@ -11,7 +11,6 @@ import numpy as np
 from pytensor.compile.builders import OpFromGraph
 from pytensor.compile.maker import function as pytensor_function
 from pytensor.compile.mode import Mode, get_mode
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.configdefaults import config
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
@@ -220,7 +219,7 @@ class _Device:
         return np.array(value)
 
     def adopt(self, outputs: list[Any]) -> None:
-        """Take over shared values that the linker couldn't read while it compiles."""
+        """Prepare the shared values that the outputs are computed from."""
 
     def finish(self, outputs: Any, updated: list[Any]) -> None:
         """Wait for what the linker leaves unfinished."""
@@ -278,19 +277,21 @@ class _MlxDevice(_Device):
         self.array_type = mx.array
 
     def mode(self) -> Mode:
-        return cast(Mode, get_mode("MLX"))
+        from pytensor_rope.lowering.mlx.linker import mlx_mode
+
+        return mlx_mode()
 
     def put(self, value: Any, donated: bool) -> Any:
-        import mlx.core as mx
+        from pytensor_rope.lowering.mlx.layout import as_mlx
 
-        return mx.array(np.asarray(value))
+        return as_mlx(value)
 
     def adopt(self, outputs: list[Any]) -> None:
-        for variable in ancestors([getattr(output, "variable", output) for output in outputs]):
-            if isinstance(variable, SharedVariable) and isinstance(variable.type, TensorType):
-                storage = variable.container.storage
-                if not isinstance(storage[0], np.ndarray | self.array_type):
-                    storage[0] = np.array(storage[0])
+        from pytensor_rope.lowering.mlx.layout import as_read, read_transposed
+
+        for variable in read_transposed([getattr(output, "variable", output) for output in outputs]):
+            storage = variable.container.storage
+            storage[0] = as_read(storage[0])
 
     def finish(self, outputs: Any, updated: list[Any]) -> None:
         import mlx.core as mx

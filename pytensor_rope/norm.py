@@ -45,7 +45,7 @@ class RMSNormalize(BroadcastingLayerOp):
         if not weight:
             return [normalized.astype(x.dtype)]
         (w,) = weight
-        _check_features(x.type.shape[-1], w.type.shape[-1])
+        check_features(x.type.shape[-1], w.type.shape[-1])
         if self.unit_offset:
             return [(normalized * (pinned(1, dtype) + w.astype(dtype))).astype(x.dtype)]
         return [normalized.astype(x.dtype) * w.astype(x.dtype)]
@@ -291,14 +291,15 @@ def rms_norm(
     if w.ndim != 1:
         raise ValueError(f"weight must be ({n or 'n'},), one value a feature of x; got {w.type}.")
     n_weight = w.type.shape[0]
-    _check_features(n, n_weight)
+    check_features(n, n_weight)
     # What one of them knows holds for the other, or a weight of 1 would broadcast.
     x = specify_shape(x, (*x.type.shape[:-1], n_weight if n is None else n))
     w = specify_shape(w, (n if n_weight is None else n_weight,))
     return cast(Tensor, op(x, w))
 
 
-def _check_features(n: int | None, n_weight: int | None) -> None:
+def check_features(n: int | None, n_weight: int | None) -> None:
+    """Refuse a weight of another size than x's last axis."""
     if None not in (n, n_weight) and n != n_weight:
         raise ValueError(f"weight must be ({n},), one value a feature of x; got ({n_weight},).")
 

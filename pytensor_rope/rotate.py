@@ -31,8 +31,8 @@ class Rotate(BroadcastingLayerOp):
         d = self._rotated(x)
         check_batch(x.type.shape[:-2], cos.type.shape[:-2])
         head_dim = x.type.shape[-1]
-        if isinstance(d, int) and head_dim is not None and d > head_dim:
-            raise ValueError(f"rotary_dim={d} is larger than x's last axis, {head_dim}.")
+        if isinstance(d, int) and head_dim is not None:
+            check_pairs(d, head_dim)
         dtype = computation_dtype(x.dtype)
         first, second = (half.astype(dtype) for half in self._pairs(x, d))
         cos, sin = cos.astype(dtype), sin.astype(dtype)
@@ -88,6 +88,12 @@ class Rotate(BroadcastingLayerOp):
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, pairing: str, rotary_dim: int | None = None) -> Tensor:
     """Rotate ``x`` by the angles whose cosines and sines are given; see :class:`Rotate`."""
     return cast(Tensor, Rotate(pairing=pairing, rotary_dim=rotary_dim)(x, cos, sin))
+
+
+def check_pairs(rotary_dim: int, head_dim: int) -> None:
+    """Refuse to rotate more dimensions than there are."""
+    if rotary_dim > head_dim:
+        raise ValueError(f"rotary_dim={rotary_dim} is larger than x's last axis, {head_dim}.")
 
 
 def check_batch(batch: tuple[int | None, ...], of_positions: tuple[int | None, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Registrations with the MLX linker."""
+"""Ops of ours by their inner graphs, and what MLX can't take of PyTensor's."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,8 @@ _funcify_op_from_graph = mlx_funcify.dispatch(OpFromGraph)
 
 @mlx_funcify.register(LayerOp)
 @mlx_funcify.register(LayerOpDerivative)
-def _(op: OpFromGraph, **kwargs: Any) -> Callable[..., Any]:
+def by_inner_graph(op: OpFromGraph, **kwargs: Any) -> Callable[..., Any]:
+    """Return the function of MLX arrays that ``op``'s inner graph is."""
     if has_unknown_shape(op):
         return specialized(op, get_mode("MLX"), mlx_funcify)
     lowered: Callable[..., Any] = _funcify_op_from_graph(op, **kwargs)
@@ -35,3 +36,13 @@ def _(op: Invert, **kwargs: Any) -> Callable[[Any], Any]:
         return mx.bitwise_xor(x, mx.array(ones))
 
     return invert
+
+
+def on_cpu() -> bool:
+    """Return whether MLX computes on a CPU."""
+    return bool(mx.default_device().type == mx.DeviceType.cpu)
+
+
+def mlx_dtype(name: str) -> Any:
+    """Return MLX's dtype of a name."""
+    return getattr(mx, name)
