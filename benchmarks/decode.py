@@ -32,6 +32,7 @@ MODEL = "smollm2"
 SINKS, WINDOW = 4, 1020
 TOLERANCE = {"float32": 1e-2, "float16": 1.0}
 CHECKED = 3
+FIRST = 1234  # the token that all write on from
 FLOOR = "the floor"
 READING = "reading memory, "
 BY_HAND = {"jax": "by hand, jax.jit", "mlx": "by hand, mx.fast"}
@@ -187,10 +188,13 @@ def check(readers: dict[tuple[str, str], Reader], dtype: str) -> None:
 
 
 def text(reader: Reader) -> Iterator[int]:
-    """Write greedily from a random token."""
+    """Write greedily, a stream by its own method."""
     if isinstance(reader, _Ours):
-        yield from reader.stream.generate([1234], max_tokens=None)
-    token = 1234
+        return reader.stream.generate([FIRST], max_tokens=None)
+    return greedy(reader, FIRST)
+
+
+def greedy(reader: Reader, token: int) -> Iterator[int]:
     while True:
         token = int(reader.step(token).argmax())
         yield token

@@ -27,34 +27,31 @@ def products(
     rows = {
         width: to_library(rng.standard_normal((tokens, width)).astype(dtype), library) for width in widths
     }
-    layers: list[list[Any]] = [[] for _ in range(config.n_layer)]
+    pairs: list[tuple[Any, Any]] = []
     for name, weight in weights.items():
         if name.startswith("layers.") and weight.ndim == 2:
-            layers[int(name.split(".")[1])].append(to_library(weight, library))
+            pairs.append((rows[weight.shape[0]], to_library(weight, library)))
     head = weights["embedding"] if config.tied else weights["head"].T
     last = to_library(rng.standard_normal(config.hidden_size).astype(dtype), library)
     if library == "mlx":
-        head_product = last, to_library(np.ascontiguousarray(head.T), library)
+        pairs.append((last, to_library(np.ascontiguousarray(head.T), library)))
     else:
-        head_product = to_library(np.ascontiguousarray(head), library), last
-    multiply = _multiplier(library)
-
-    def multiply_all(i: int) -> None:
-        for layer in layers:
-            multiply([(rows[weight.shape[0]], weight) for weight in layer])
-        multiply([head_product])
-
-    return multiply_all
-
-
-def _multiplier(library: str) -> Callable[[list[tuple[Any, Any]]], object]:
-    def multiply(pairs: list[tuple[Any, Any]]) -> list[Any]:
-        return [a @ b for a, b in pairs]
-
+        pairs.append((to_library(np.ascontiguousarray(head), library), last))
     if library == "numpy":
-        return multiply
+        return lambda i: _multiply_one_by_one(pairs)
+    multiply = _multiply_all
     if library == "jax":
         import jax
 
         multiply = jax.jit(multiply)
-    return lambda pairs: finish(multiply(pairs), library)
+    return lambda i: finish(multiply(pairs), library)
+
+
+def _multiply_one_by_one(pairs: list[tuple[Any, Any]]) -> None:
+    for a, b in pairs:
+        _ = a @ b
+
+
+def _multiply_all(pairs: list[tuple[Any, Any]]) -> list[Any]:
+    """Return all products, or JAX and MLX would leave them out."""
+    return [a @ b for a, b in pairs]

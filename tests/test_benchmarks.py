@@ -15,6 +15,16 @@ import pytensor_rope as rope
 from pytensor_rope import SinkCache
 
 ROOT = Path(__file__).parents[1]
+SMALL = rope.DecoderConfig(
+    vocab_size=10,
+    hidden_size=8,
+    intermediate_size=12,
+    n_layer=2,
+    n_head=2,
+    n_kv_head=1,
+    head_dim=4,
+    context_length=8,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +127,23 @@ def test_reading_memory_reads_all_of_it():
     assert len(two(0)) == 2
 
 
+@pytest.mark.parametrize("library", ["numpy", "jax"])
+def test_products_are_of_all_matrices(library, monkeypatch):
+    pytest.importorskip("jax")
+    from benchmarks import products
+
+    multiplied = []
+    monkeypatch.setattr(products, "_multiply_one_by_one", multiplied.extend)
+    monkeypatch.setattr(products, "_multiply_all", lambda pairs: multiplied.extend(pairs))
+    decoder = rope.Decoder(config=SMALL, seed=0)
+    weights = {name: weight.get_value() for name, weight in decoder.parameters.items()}
+    products.products(weights, SMALL, 5, library)(0)
+    *of_layers, (head, last) = multiplied
+    assert len(of_layers) == 7 * SMALL.n_layer
+    assert all(a.shape == (5, b.shape[0]) for a, b in of_layers)
+    assert (head.shape, last.shape) == ((SMALL.vocab_size, SMALL.hidden_size), (SMALL.hidden_size,))
+
+
 # The generic graph
 
 
@@ -141,18 +168,8 @@ def test_a_generic_graph_has_none_of_our_ops_and_the_same_values():
 def test_equal_layers_of_a_generic_decoder_are_one_plain_op():
     from benchmarks.generic import generic
 
-    config = rope.DecoderConfig(
-        vocab_size=8,
-        hidden_size=8,
-        intermediate_size=8,
-        n_layer=2,
-        n_head=2,
-        n_kv_head=1,
-        head_dim=4,
-        context_length=8,
-    )
     ids = pt.tensor("ids", shape=(1, 3), dtype="int32")
-    graph = generic([rope.Decoder(config=config, seed=0)(ids)])
+    graph = generic([rope.Decoder(config=SMALL, seed=0)(ids)])
     ops = [v.owner.op for v in ancestors(graph) if v.owner and isinstance(v.owner.op, OpFromGraph)]
     assert {type(op) for op in ops} == {OpFromGraph}
     assert len(set(map(id, ops))) == 1
