@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import pytensor_rope as rope
-from benchmarks.ops_jax import angles, rms_norm, rotate
+from benchmarks.ops_jax import angles, jitted_angles, rms_norm, rotate
 
 type Params = dict[str, Any]
 
@@ -27,7 +27,7 @@ class JaxLlama:
         self._params = _as_tree(weights, config)
         self._step = jax.jit(partial(step, config=config, sinks=sinks, window=window), donate_argnums=(1, 2))
         self._prefill = jax.jit(partial(prefill, config=config))
-        self._layers = range(config.n_layer)
+        self._config, self._layers = config, range(config.n_layer)
 
     def load(self, state: dict[str, np.ndarray]) -> None:
         """Go on from the state of a stream: keys as this package keeps them, rotated once."""
@@ -45,7 +45,8 @@ class JaxLlama:
 
     def prefill(self, ids: np.ndarray) -> np.ndarray:
         """Read a prompt from an empty cache, into which it must fit; return the last logits."""
-        logits, *cache = self._prefill(self._params, ids)
+        cos, sin = jitted_angles(np.arange(len(ids), dtype="int32"), self._config.head_dim, self._config.base)
+        logits, *cache = self._prefill(self._params, ids, cos, sin)
         jax.block_until_ready(cache)
         return np.asarray(logits)
 
@@ -90,10 +91,11 @@ def step(
     return params["head"] @ x[0], keys, values
 
 
-def prefill(params: Params, ids: Any, *, config: rope.DecoderConfig) -> tuple[Any, list[Any], list[Any]]:
-    """Read a whole prompt at once; return the last logits, and keys and values."""
+def prefill(
+    params: Params, ids: Any, cos: Any, sin: Any, *, config: rope.DecoderConfig
+) -> tuple[Any, list[Any], list[Any]]:
+    """Read a whole prompt at once, given its angles; return the last logits, and keys and values."""
     n = len(ids)
-    cos, sin = jax.lax.optimization_barrier(angles(jnp.arange(n), config.head_dim, config.base))
     visible = jnp.tril(jnp.ones((n, n), bool))
     x = params["embedding"][ids]
     keys, values = [], []

@@ -83,7 +83,7 @@ def cases(pool: Pool) -> list[Case]:
             [x, positions],
             [rotated],
             lambda i, library: (arrays(i, library)[0], small.positions(i, library)),
-            ops_jax.rotary_embedding,
+            ops_jax.rotation,
             FORWARD_GOALS,
             "mx.fast.rope",
         ),
@@ -92,7 +92,7 @@ def cases(pool: Pool) -> list[Case]:
             [x, cos, sin],
             [turned],
             lambda i, library: (arrays(i, library)[0], *small.angles(i, library)),
-            ops_jax.rotate,
+            ops_jax.rotation_of_angles,
             FORWARD_GOALS,
         ),
         Case(
@@ -100,7 +100,7 @@ def cases(pool: Pool) -> list[Case]:
             [g, positions],
             gradients(rotated, [x], g),
             lambda i, library: (arrays(i, library)[1], small.positions(i, library)),
-            ops_jax.rotary_embedding_backward,
+            ops_jax.rotation_backward,
             BACKWARD_GOALS,
         ),
         Case(
@@ -108,7 +108,7 @@ def cases(pool: Pool) -> list[Case]:
             [x, weight],
             [normalized],
             lambda i, library: (arrays(i, library)[0], small.weight(library)),
-            ops_jax.rms_norm,
+            ops_jax.normalization,
             FORWARD_GOALS,
             "mx.fast.rms_norm",
         ),
@@ -117,7 +117,7 @@ def cases(pool: Pool) -> list[Case]:
             [g, x, weight],
             gradients(normalized, [x, weight], g),
             lambda i, library: (*arrays(i, library)[::-1], small.weight(library)),
-            ops_jax.rms_norm_backward,
+            ops_jax.normalization_backward,
             BACKWARD_GOALS,
         ),
     ]
@@ -204,7 +204,7 @@ def functions_of(case: Case, backends: list[str]) -> dict[tuple[str, str], Calla
         functions[backend, OURS] = compiled(case.inputs, case.outputs, backend)
         functions[backend, "generic graph"] = compiled(case.inputs, generic(case.outputs), backend)
         if backend == "jax":
-            functions[backend, "by hand, jax.jit"] = ops_jax.jitted(case.by_hand)
+            functions[backend, "by hand, jax.jit"] = ops_jax.waiting(case.by_hand)
         if backend == "mlx" and case.fast is not None:
             functions[backend, case.fast] = _mlx_fast(case.fast)
     return functions

@@ -1,6 +1,7 @@
 """Rotation and RMSNorm as one writes them in JAX. Nothing is imported before it is called."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from benchmarks.measure import Outputs, finish
@@ -9,17 +10,21 @@ BASE = 10_000.0
 EPSILON = 1e-6
 
 
-def jitted(function: Callable[..., Any]) -> Callable[..., Outputs]:
-    """Return a function under ``jax.jit`` that waits for its outputs, in a list."""
-    import jax
-
-    fast = jax.jit(function)
+def waiting(function: Callable[..., Any]) -> Callable[..., Outputs]:
+    """Return a function that waits for its outputs, in a list."""
 
     def call(*arrays: Any) -> Outputs:
-        outputs = finish(fast(*arrays), "jax")
+        outputs = finish(function(*arrays), "jax")
         return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
     return call
+
+
+@cache
+def jitted(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    import jax
+
+    return jax.jit(function, **options)
 
 
 def angles(positions: Any, head_dim: int, base: float = BASE) -> tuple[Any, Any]:
@@ -38,21 +43,6 @@ def rotate(x: Any, cos: Any, sin: Any) -> Any:
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def rotary_embedding(x: Any, positions: Any) -> Any:
-    """Rotate by positions. Without the barrier, XLA takes cosines and sines anew for each head."""
-    import jax
-
-    return rotate(x, *jax.lax.optimization_barrier(angles(positions, x.shape[-1])))
-
-
-def rotary_embedding_backward(g: Any, positions: Any) -> Any:
-    import jax
-
-    # Linear in x, so any x gives the gradient.
-    _, pullback = jax.vjp(lambda x: rotary_embedding(x, positions), g)
-    return pullback(g)[0]
-
-
 def rms_norm(x: Any, weight: Any, epsilon: float = EPSILON) -> Any:
     import jax
     import jax.numpy as jnp
@@ -62,7 +52,40 @@ def rms_norm(x: Any, weight: Any, epsilon: float = EPSILON) -> Any:
     return (wide * r).astype(x.dtype) * weight
 
 
-def rms_norm_backward(g: Any, x: Any, weight: Any) -> Any:
+def rotation(x: Any, positions: Any) -> Any:
+    """Rotate by positions: as one function, XLA would take cosines and sines anew for each head."""
+    return jitted(rotate)(x, *jitted_angles(positions, x.shape[-1]))
+
+
+def rotation_of_angles(x: Any, cos: Any, sin: Any) -> Any:
+    return jitted(rotate)(x, cos, sin)
+
+
+def rotation_backward(g: Any, positions: Any) -> Any:
+    return jitted(_rotate_backward)(g, *jitted_angles(positions, g.shape[-1]))
+
+
+def normalization(x: Any, weight: Any) -> Any:
+    return jitted(rms_norm)(x, weight)
+
+
+def normalization_backward(g: Any, x: Any, weight: Any) -> Any:
+    return jitted(_rms_norm_backward)(g, x, weight)
+
+
+def jitted_angles(positions: Any, head_dim: int, base: float = BASE) -> tuple[Any, Any]:
+    computed: tuple[Any, Any] = jitted(angles, static_argnums=(1, 2))(positions, head_dim, base)
+    return computed
+
+
+def _rotate_backward(g: Any, cos: Any, sin: Any) -> Any:
+    import jax
+
+    # Linear in x, so any x gives the gradient.
+    return jax.vjp(lambda x: rotate(x, cos, sin), g)[1](g)[0]
+
+
+def _rms_norm_backward(g: Any, x: Any, weight: Any) -> Any:
     import jax
 
     return jax.vjp(rms_norm, x, weight)[1](g)
