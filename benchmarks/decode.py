@@ -15,6 +15,7 @@ import importlib.util
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol
 
 import numpy as np
@@ -93,7 +94,8 @@ def run(
     }
     memory = memory_readers(n_bytes)
     subjects |= {("numpy", f"{READING}{n} thread{'s' * (n > 1)}"): reader for n, reader in memory.items()}
-    spreads = take_turns(subjects, rounds=rounds, calls=tokens, budget=60)
+    # The mean of a turn's tokens: they may be made several at once.
+    spreads = take_turns(subjects, rounds=rounds, calls=tokens, budget=60, value=fmean)
     report.add(rows_of(spreads, n_bytes))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -41,14 +42,15 @@ def take_turns[K: Hashable](
     calls: int = 1,
     settle: int = 1,
     budget: float = float("inf"),
+    value: Callable[[list[float]], float] = median,
 ) -> dict[K, Spread]:
     """
     Return the seconds that a call of each subject takes.
 
     The subjects take turns, and each round begins with another one. A turn is ``settle`` calls that are not
     counted, in which caches and the threads of the one before calm down, and ``calls`` that give one value,
-    their mean. A subject is called with a number that is new each time, and returns when its work is done.
-    One that has spent ``budget`` seconds in three turns or more takes no further ones.
+    their median unless ``value`` says otherwise. A subject is called with a number that is new each time, and
+    returns when its work is done. One that has spent ``budget`` seconds in three turns or more takes no further ones.
     """
     seconds: dict[K, list[float]] = {name: [] for name in subjects}
     spent = dict.fromkeys(subjects, 0.0)
@@ -61,14 +63,17 @@ def take_turns[K: Hashable](
             subject, begin = subjects[name], perf_counter()
             for i in range(number, number + settle):
                 subject(i)
-            start = perf_counter()
-            for i in range(number + settle, number + settle + calls):
-                subject(i)
-            end = perf_counter()
-            seconds[name].append((end - start) / calls)
-            spent[name] += end - begin
+            times = [timed(subject, i) for i in range(number + settle, number + settle + calls)]
+            seconds[name].append(value(times))
+            spent[name] += perf_counter() - begin
             number += settle + calls
     return {name: Spread.of(values) for name, values in seconds.items()}
+
+
+def timed(subject: Callable[[int], object], i: int) -> float:
+    start = perf_counter()
+    subject(i)
+    return perf_counter() - start
 
 
 def library_of(backend: str) -> str:

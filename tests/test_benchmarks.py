@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean, median
 
 import numpy as np
 import pytensor
@@ -78,18 +79,19 @@ def test_subjects_take_turns_on_fresh_inputs_and_settle_uncounted():
     assert spreads["a"].n == spreads["b"].n == 2
 
 
-def test_only_calls_that_are_counted_are_timed(monkeypatch):
+@pytest.mark.parametrize(("value", "expected"), [(median, 2.5), (fmean, 8.0)])
+def test_only_calls_that_are_counted_are_timed(value, expected, monkeypatch):
     from benchmarks import measure
 
     clock = [0.0]
-    seconds = iter([100, 1, 3, 100, 2, 4])
+    seconds = iter([100, 1, 20, 3, 100, 2, 20, 2])
     monkeypatch.setattr(measure, "perf_counter", lambda: clock[0])
 
     def subject(i):
         clock[0] += next(seconds)
 
-    spread = measure.take_turns({"it": subject}, rounds=2, calls=2, settle=1)["it"]
-    assert (spread.median, spread.n) == (2.5, 2)
+    spread = measure.take_turns({"it": subject}, rounds=2, calls=3, settle=1, value=value)["it"]
+    assert (spread.median, spread.n) == (expected, 2)
 
 
 def test_who_has_spent_the_budget_stops_after_three_turns():
