@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from pytensor.configdefaults import config
 
 BACKENDS = ("c", "numba", "jax", "mlx")
@@ -23,6 +22,8 @@ def installed_backends() -> list[str]:
 
 def facts() -> dict[str, Any]:
     """Return the facts, as JSON has them."""
+    import psutil
+
     return {
         "system": _system(),
         "processor": _processor(),

@@ -50,7 +50,8 @@ def take_turns[K: Hashable](
     The subjects take turns, and each round begins with another one. A turn is ``settle`` calls that are not
     counted, in which caches and the threads of the one before calm down, and ``calls`` that give one value,
     their median unless ``value`` says otherwise. A subject is called with a number that is new each time, and
-    returns when its work is done. One that has spent ``budget`` seconds in three turns or more takes no further ones.
+    returns when its work is done. One that has spent ``budget`` seconds in three turns or more takes no
+    further ones.
     """
     seconds: dict[K, list[float]] = {name: [] for name in subjects}
     spent = dict.fromkeys(subjects, 0.0)
