@@ -54,6 +54,9 @@ def describe(found: dict[str, Any]) -> str:
     )
 
 
+BUSY = "WARNING: the machine is busy with something else, so these times mean little."
+
+
 def is_busy(found: dict[str, Any]) -> bool:
     """Return whether something else was running when the facts were found."""
     return bool(found["load_average"][0] > 0.5 * found["cores"])

@@ -86,7 +86,7 @@ class Report:
         print(f"\n{self.benchmark}" + (f": {settings}" if settings else ""))
         print(machine.describe(self.machine))
         if machine.is_busy(self.machine):
-            print("WARNING: the machine is busy with something else, so these times mean little.")
+            print(machine.BUSY)
         print(_padded(HEADS), flush=True)
 
     def add(self, rows: Iterable[Row]) -> None:

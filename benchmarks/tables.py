@@ -32,5 +32,7 @@ def table(content: dict[str, Any], benchmark: str) -> str:
     """Return the command, the machine and the rows of a benchmark."""
     report = content["reports"][benchmark]
     lines = machine.describe(report["machine"]).splitlines()
+    if machine.is_busy(report["machine"]):
+        lines.append(machine.BUSY)
     described = "\n".join(["```text", f"$ {report['command']}", f"{report['date']}", *lines, "```"])
     return f"{markdown(rows_of(content, benchmark))}\n\n{described}"

@@ -259,6 +259,20 @@ def test_tables_go_where_a_page_marks_them(tmp_path):
     assert page.read_text() == written
 
 
+@pytest.mark.parametrize(("load", "warned"), [(0.1, False), (7.0, True)])
+def test_results_of_a_busy_machine_say_so(load, warned, capsys):
+    from benchmarks import machine
+    from benchmarks.report import Report
+    from benchmarks.tables import table
+
+    found = machine.facts() | {"cores": 2, "load_average": [load] * 3}
+    report = Report("ops", machine=found)
+    report.start()
+    content = {"reports": {"ops": {"machine": found, "command": "", "date": "", "rows": []}}}
+    shown = capsys.readouterr().out, table(content, "ops")
+    assert [machine.BUSY in text for text in shown] == [warned, warned]
+
+
 def test_the_page_of_the_documentation_marks_tables_of_benchmarks_that_there_are():
     from benchmarks.__main__ import ABOUT
     from benchmarks.tables import MARKED
