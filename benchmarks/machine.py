@@ -14,6 +14,7 @@ from pytensor.configdefaults import config
 BACKENDS = ("c", "numba", "jax", "mlx")
 PACKAGES = ("numpy", "pytensor", "numba", "jax", "mlx", "mlx-lm")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "XLA_FLAGS")
+BUSY = "WARNING: the machine is busy with something else, so these times mean little."
 
 
 def installed_backends() -> list[str]:
@@ -52,9 +53,6 @@ def describe(found: dict[str, Any]) -> str:
         f"BLAS and its threads: {blas}; {threads or 'no thread variables set'}; {found['compiler']}\n"
         f"load average at the start: {found['load_average'][0]}"
     )
-
-
-BUSY = "WARNING: the machine is busy with something else, so these times mean little."
 
 
 def is_busy(found: dict[str, Any]) -> bool:
