@@ -96,7 +96,7 @@ def run(
     subjects |= {("numpy", f"{READING}{n} thread{'s' * (n > 1)}"): reader for n, reader in memory.items()}
     # The mean of a turn's tokens: they may be made several at once.
     spreads = take_turns(subjects, rounds=rounds, calls=tokens, budget=60, value=fmean)
-    report.add(rows_of(spreads, n_bytes))
+    report.add(rows_of(spreads, n_bytes, has_goals=dtype == "float32"))
 
 
 def fill(streams: dict[str, rope.Stream], path: Path) -> State:
@@ -202,19 +202,19 @@ def greedy(reader: Reader, token: int) -> Iterator[int]:
         yield token
 
 
-def rows_of(spreads: dict[tuple[str, str], Spread], n_bytes: int) -> list[Row]:
+def rows_of(spreads: dict[tuple[str, str], Spread], n_bytes: int, *, has_goals: bool) -> list[Row]:
     reading = {key: spread for key, spread in spreads.items() if key[1].startswith(READING)}
     floor = min(spread.median for spread in reading.values())
     rows: list[Row] = []
     for (backend, subject), spread in spreads.items():
         ours = subject == OURS
-        ratios = [Ratio(FLOOR, spread.median / floor, GOALS.get(backend) if ours else None)]
+        ratios = [Ratio(FLOOR, spread.median / floor, GOALS.get(backend) if ours and has_goals else None)]
         if ours and backend == "jax":
-            ratios.append(over(spreads, backend, BY_HAND["jax"], 1.0))
+            ratios.append(over(spreads, backend, BY_HAND["jax"], 1.0 if has_goals else None))
         if ours and backend == "mlx":
             ratios.append(over(spreads, backend, BY_HAND["mlx"]))
             if (backend, MLX_LM) in spreads:
-                ratios.append(over(spreads, backend, MLX_LM, GOAL_OVER_MLX_LM))
+                ratios.append(over(spreads, backend, MLX_LM, GOAL_OVER_MLX_LM if has_goals else None))
         rows.append(Row("a token", backend, subject, "s", spread, tuple(ratios)))
     bandwidths = [
         Row("read bandwidth", backend, subject, "B/s", spread.of_rate(n_bytes))
