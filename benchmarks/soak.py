@@ -6,23 +6,31 @@ alone, and with ``positions="cache"`` it sees them at the positions they have in
 after any number of tokens is what it says after just those it still sees: the sinks and the last window. A
 fork of the stream reads these from an empty cache, at positions below the cache's size. (In a decoder of more
 layers, what is kept of a token has seen others before it, and so depends on the whole past.)
+
+Then two forks step in turns, one from position 2,000 on and one from 1,000,000 on. Their counters
+are set to it, which no public method does: their caches keep what they hold, so that a step does all that it
+does out there.
 """
 
 import gc
 from dataclasses import dataclass
-from statistics import median
 from time import perf_counter
 
 import numpy as np
 import psutil
 
 import pytensor_rope as rope
+from benchmarks.measure import Spread, take_turns
+from benchmarks.report import OURS, Ratio, Report, Row
 
 SINKS, WINDOW = 4, 60
 WARM_UP = 1_000
 TIMED = 1_000
 SAMPLES = 20
 TOLERANCE = 1e-4
+NEAR, FAR = 2_000, 1_000_000
+FAR_GOAL = 1.03
+TURNS, STEPS_A_TURN = 30, 200
 
 CONFIG = rope.DecoderConfig(
     vocab_size=256,
@@ -38,10 +46,12 @@ CONFIG = rope.DecoderConfig(
 
 @dataclass
 class Soak:
-    """What a run has shown: seconds a step at both ends, bytes, and the largest error."""
+    """What a run has shown: seconds a step at both ends and far out, bytes, and the largest error."""
 
-    first: float
-    last: float
+    first: Spread
+    last: Spread
+    near: Spread
+    far: Spread
     growth: int
     error: float
     spread: float
@@ -52,30 +62,31 @@ class Soak:
     def passed(self) -> bool:
         return self.finite and self.sinks_kept and self.error < TOLERANCE * self.spread
 
-    def __str__(self) -> str:
-        cells = (
-            f"{self.first * 1e6:7.1f} µs",
-            f"{self.last * 1e6:7.1f} µs",
-            f"{self.last / self.first:10.2f}",
-            f"{self.growth / 2**20:6.1f} MiB",
-            f"{self.error:10.1e} of logits ±{self.spread:4.1f}",
-            "" if self.passed else "WRONG",
-        )
-        return " ".join(cells)
+    def rows(self, backend: str) -> list[Row]:
+        right = OURS if self.passed else f"{OURS}: WRONG"
+        later = Ratio("the first", self.last.median / self.first.median)
+        further = Ratio(f"from {NEAR:,} on", self.far.median / self.near.median, FAR_GOAL)
+        return [
+            Row(f"a step, the first {TIMED:,}", backend, OURS, "s", self.first),
+            Row(f"a step, the last {TIMED:,}", backend, OURS, "s", self.last, (later,)),
+            Row(f"a step, from {NEAR:,} on", backend, OURS, "s", self.near),
+            Row(f"a step, from {FAR:,} on", backend, OURS, "s", self.far, (further,)),
+            Row("memory gained", backend, OURS, "B", Spread.of([self.growth])),
+            Row(f"error of logits ±{self.spread:.1f}", backend, right, "", Spread.of([self.error])),
+        ]
 
 
-def run(backends: list[str], steps: int) -> bool:
-    """Print a table, a line a backend; return whether all outputs were right."""
+def run(backends: list[str], report: Report, *, steps: int) -> bool:
+    """Report on each backend; return whether all outputs were right."""
     if steps < WARM_UP + 2 * TIMED:
         raise SystemExit(f"soak takes at least {WARM_UP + 2 * TIMED:,} steps.")
-    heads = ("first", "last", "last/first", "growth", "largest error")
-    print(f"{steps:,} steps, {SINKS} sinks and a window of {WINDOW}; logits compared at {SAMPLES} of them")
-    print(f"{'backend':8} {heads[0]:>10} {heads[1]:>10} {heads[2]:>10} {heads[3]:>10} {heads[4]:>24}")
+    report.settings = {"steps": steps, "sinks": SINKS, "window": WINDOW, "logits compared": SAMPLES}
+    report.start()
     passed = True
     for backend in backends:
         soak = measure(backend, steps)
         passed &= soak.passed
-        print(f"{backend:8} {soak}", flush=True)
+        report.add(soak.rows(backend))
     return passed
 
 
@@ -96,15 +107,37 @@ def measure(backend: str, steps: int) -> Soak:
             spread = max(spread, float(np.abs(logits).max()))
         if i + 1 == WARM_UP + TIMED:  # the checker has been compiled by now
             start_memory, sinks = resident_memory(), sink_keys(stream)
+    growth = resident_memory() - start_memory
+    near, far = steps_from(stream, NEAR, FAR)
     return Soak(
-        first=median(times[WARM_UP + 1 : WARM_UP + 1 + TIMED]),
-        last=median(times[-TIMED - 1 : -1]),
-        growth=resident_memory() - start_memory,
+        first=Spread.of(times[WARM_UP + 1 : WARM_UP + 1 + TIMED]),
+        last=Spread.of(times[-TIMED - 1 : -1]),
+        near=near,
+        far=far,
+        growth=growth,
         error=error,
         spread=spread,
         finite=finite,
         sinks_kept=bool((sink_keys(stream) == sinks).all()),
     )
+
+
+def steps_from(stream: rope.Stream, *positions: int) -> list[Spread]:
+    """Return the seconds of a step of forks that go on from the given positions, and take turns."""
+    forks = {position: fork_at(stream, position) for position in positions}
+    subjects = {
+        position: lambda i, fork=fork: fork.step(i % CONFIG.vocab_size) for position, fork in forks.items()
+    }
+    return list(take_turns(subjects, rounds=TURNS, calls=STEPS_A_TURN, settle=20).values())
+
+
+def fork_at(stream: rope.Stream, position: int) -> rope.Stream:
+    """Return a fork that takes what its cache holds for the end of ``position`` tokens."""
+    fork = stream.fork()
+    fork.reset()
+    fork._rows.advance(np.array([position]))
+    fork._put_lengths()
+    return fork
 
 
 def decoder() -> rope.Decoder:
