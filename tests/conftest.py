@@ -51,7 +51,7 @@ def pytest_xdist_make_scheduler(config, log):
     """
     Keep a file's tests on one backend in one worker: compiled functions are kept in a process.
 
-    The examples share nothing, and fill the gaps at the end.
+    The examples and the documentation share nothing, and fill the gaps at the end.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -60,7 +60,8 @@ def pytest_xdist_make_scheduler(config, log):
             file, _, test = nodeid.partition("::")
             parameters = test.partition("[")[2].rstrip("]").split("-")
             backend = next((name for name in parameters if name in BACKENDS), None)
-            return nodeid if file.endswith("test_examples.py") else f"{file} on {backend}"
+            alone = file.endswith(("test_docs.py", "test_examples.py"))
+            return nodeid if alone else f"{file} on {backend}"
 
     config.option.loadscopereorder = False
     return ByFileAndBackend(config, log)

@@ -30,7 +30,9 @@ CONFIG = rope.DecoderConfig(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--backend", choices=("c", "numba", "jax", "mlx"), action="append", default=[])
     parser.add_argument("--tag", help="the version that it must be, after a v")
     options = parser.parse_args()

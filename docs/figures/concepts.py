@@ -1,5 +1,5 @@
 """
-Draw the figures of docs/concepts.md: rotation.svg, pairings.svg, steps.svg, window.svg, ring.svg, queries.svg.
+Draw the figures of docs/concepts.md, beside this file.
 
     python docs/figures/concepts.py
 """
@@ -32,7 +32,9 @@ def draw_rotation():
     for position, colour, name in ((key, BLUE, "key"), (query, ORANGE, "query")):
         arrow(left, position * theta, colour)
         x, y = 1.13 * np.cos(position * theta), 1.13 * np.sin(position * theta)
-        left.text(x, y, f"{name} at {position}", color=colour, ha="left" if x > 0.3 else "center", va="bottom")
+        left.text(
+            x, y, f"{name} at {position}", color=colour, ha="left" if x > 0.3 else "center", va="bottom"
+        )
     between = np.linspace(key * theta, query * theta, 50)
     left.plot(0.45 * np.cos(between), 0.45 * np.sin(between), color=INK, linewidth=1.5)
     left.text(0, -0.45, "(5 − 2) θ", ha="center", va="center", color=INK)
@@ -134,8 +136,8 @@ def draw_queries():
         ax.plot([place, place], [0.5 * sign, y], color=colour)
         for key in range(keys[0], keys[1] + 1):
             ax.plot([place, key], [y, 0.5 * sign], color=colour, linewidth=1, alpha=0.55)
-        ax.text(place + 0.2, y + 0.15 * sign, name, color=colour, ha="right" if sign > 0 else "left",
-                va="bottom" if sign > 0 else "top")  # fmt: skip
+        outwards = {"ha": "right", "va": "bottom"} if sign > 0 else {"ha": "left", "va": "top"}
+        ax.text(place + 0.2, y + 0.15 * sign, name, color=colour, **outwards)
     ax.text(1.5, 0.65, "sinks", ha="center", va="bottom", color=INK, fontsize=10)
     ax.text(7.2, 0.65, "forgotten", ha="center", va="bottom", color=INK, fontsize=10)
     ax.text(14.5, -0.65, "window", ha="center", va="top", color=INK, fontsize=10)
@@ -159,7 +161,14 @@ def circle(ax, centre=(0, 0), color="0.8", **style):
 
 def arrow(ax, angle, colour, start=(0, 0), alpha=1.0):
     end = (start[0] + np.cos(angle), start[1] + np.sin(angle))
-    style = {"arrowstyle": "-|>", "color": colour, "alpha": alpha, "shrinkA": 0, "shrinkB": 0, "linewidth": 1.8}
+    style = {
+        "arrowstyle": "-|>",
+        "color": colour,
+        "alpha": alpha,
+        "shrinkA": 0,
+        "shrinkB": 0,
+        "linewidth": 1.8,
+    }
     ax.annotate("", xy=end, xytext=start, arrowprops=style)
 
 

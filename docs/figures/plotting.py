@@ -25,7 +25,9 @@ def figure(height=3.6, rows=1, columns=1, **options):
             "svg.hashsalt": "pytensor-rope",
         }
     )
-    return plt.subplots(rows, columns, figsize=(5, height), layout="constrained", facecolor="white", **options)
+    return plt.subplots(
+        rows, columns, figsize=(5, height), layout="constrained", facecolor="white", **options
+    )
 
 
 def save(fig, path: Path) -> None:
