@@ -34,6 +34,8 @@ numpydoc_show_class_members = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = "pytensor-rope"
+html_static_path = ["_static"]
+html_css_files = ["layout.css"]
 html_theme_options = {"show_prev_next": False, "secondary_sidebar_items": ["page-toc"]}
 # Pages that have no others below them.
 html_sidebars = {name: [] for name in ("index", "getting_started", "concepts", "contributing")}
