@@ -21,7 +21,8 @@ templates_path = ["_templates"]
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|numpy|os|pytensor)\..*|ArrayLike"),
-    ("py:class", r"pytensor_rope\.(base\.Tensor|backends\._Device|checkpoints\.base\.Checkpoint|prompts\.Prompts)"),
+    ("py:class", r"pytensor_rope\.(base\.Tensor|backends\._Device|prompts\.Prompts)"),
+    ("py:class", r"pytensor_rope\.checkpoints\.base\.Checkpoint"),
 ]
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]

@@ -36,7 +36,13 @@ LONGEST_FIRST = (
 )
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    others = set(BACKENDS) - set(chosen_backends(config))
+    left_out = {item for item in items if others & set(backends_of(item))}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
     def rank(item):
         name = item.path.stem
         return next(
@@ -44,6 +50,12 @@ def pytest_collection_modifyitems(items):
         )
 
     items.sort(key=rank)
+
+
+def backends_of(item):
+    """Return the backends among a test's parameters, also where the test lists them itself."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return [parameters[name] for name in ("backend", *SUBSETS) if name in parameters]
 
 
 @pytest.hookimpl(optionalhook=True)
