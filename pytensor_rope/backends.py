@@ -106,7 +106,7 @@ def check_backend(backend: object) -> str:
 
 class CompiledFunction:
     """
-    A function compiled for one backend, made by :func:`function`.
+    A function compiled for one backend, made by :func:`pytensor_rope.function`.
 
     It pickles and copies as the graph it was made from, with the values of its shared variables, and is
     compiled again.

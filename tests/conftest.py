@@ -36,7 +36,13 @@ LONGEST_FIRST = (
 )
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    others = set(BACKENDS) - set(chosen_backends(config))
+    left_out = {item for item in items if others & set(backends_of(item))}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
     def rank(item):
         name = item.path.stem
         return next(
@@ -46,12 +52,18 @@ def pytest_collection_modifyitems(items):
     items.sort(key=rank)
 
 
+def backends_of(item):
+    """Return the backends among a test's parameters, also where the test lists them itself."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return [parameters[name] for name in ("backend", *SUBSETS) if name in parameters]
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """
     Keep a file's tests on one backend in one worker: compiled functions are kept in a process.
 
-    The examples share nothing, and fill the gaps at the end.
+    The examples and the documentation share nothing, and fill the gaps at the end.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -60,7 +72,8 @@ def pytest_xdist_make_scheduler(config, log):
             file, _, test = nodeid.partition("::")
             parameters = test.partition("[")[2].rstrip("]").split("-")
             backend = next((name for name in parameters if name in BACKENDS), None)
-            return nodeid if file.endswith("test_examples.py") else f"{file} on {backend}"
+            alone = file.endswith(("test_docs.py", "test_examples.py"))
+            return nodeid if alone else f"{file} on {backend}"
 
     config.option.loadscopereorder = False
     return ByFileAndBackend(config, log)

@@ -3,6 +3,7 @@ Measure how far angles are from the exact ones, and draw it.
 
     python docs/figures/accuracy.py          # the figure, docs/figures/angle-error.svg
     python docs/figures/accuracy.py table    # the tables of docs/accuracy.md
+    python docs/figures/accuracy.py mlx      # the errors of MLX's own rotation
 """
 
 import argparse
@@ -26,11 +27,13 @@ LENGTHS = (4097, 8192, 9001, 131_072, 1_000_000, 2**24 + 1, 2**31)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("figure", "table"), default="figure")
+    parser.add_argument("what", nargs="?", choices=("figure", "table", "mlx"), default="figure")
     parser.add_argument("--backend", choices=("c", "numba", "jax", "mlx"), default="numba")
     options = parser.parse_args()
     if options.what == "figure":
         draw(options.backend)
+    elif options.what == "mlx":
+        print_mlx()
     else:
         print_errors(options.backend)
         print_kinds(options.backend)
@@ -146,6 +149,19 @@ def print_errors(backend):
     print("| position | " + " | ".join(columns) + " |")
     for i, position in enumerate(POSITIONS):
         print(f"| {position:,} | " + " | ".join(show(column[i]) for column in columns.values()) + " |")
+
+
+def print_mlx():
+    """Print the errors of `mlx.core.fast.rope`, of which mlx-lm makes its models."""
+    import mlx.core as mx
+
+    x = mx.concatenate([mx.ones((1, 1, 1, HEAD_DIM // 2)), mx.zeros((1, 1, 1, HEAD_DIM // 2))], axis=-1)
+    options = {"traditional": False, "base": float(BASE), "scale": 1.0}
+    right = exact(POSITIONS)
+    print("| position | mlx.core.fast.rope |")
+    for i, position in enumerate(POSITIONS):
+        turned = np.array(mx.fast.rope(x, HEAD_DIM, offset=position, **options))
+        print(f"| {position:,} | {show(worst(turned.reshape(2, 1, -1), right[:, [i]])[0])} |")
 
 
 def print_kinds(backend):

@@ -6,7 +6,7 @@ from pathlib import Path
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A6D00", "#56B4E9")
 
 
-def figure(height=3.6, rows=1, **options):
+def figure(height=3.6, rows=1, columns=1, **options):
     """Return a figure five inches wide, and its axes."""
     import matplotlib
 
@@ -25,7 +25,9 @@ def figure(height=3.6, rows=1, **options):
             "svg.hashsalt": "pytensor-rope",
         }
     )
-    return plt.subplots(rows, figsize=(5, height), layout="constrained", facecolor="white", **options)
+    return plt.subplots(
+        rows, columns, figsize=(5, height), layout="constrained", facecolor="white", **options
+    )
 
 
 def save(fig, path: Path) -> None:
