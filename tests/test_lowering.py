@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from functools import cache
 
 import numpy as np
 import pytensor
@@ -15,7 +16,8 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import applys_between
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 
-from pytensor_rope import frequencies
+from pytensor_rope import frequencies, function
+from pytensor_rope.activations import SiLU, TanhGELU
 from pytensor_rope.angles import Angles
 from pytensor_rope.attention import SinkAttention
 from pytensor_rope.norm import RMSNormalize, RMSNormalizeGradient
@@ -242,6 +244,114 @@ def test_rms_norm_of_arrays_that_are_not_contiguous():
     x, g, weight = normal(8, 6).T[:, ::2], normal(6, 8)[::-1, ::2], normal(8)[::-2]
     check("c", RMSNormalize(**props), x, weight)
     check("c", RMSNormalizeGradient(**props), g, x, weight)
+
+
+# Activations
+
+
+@pytest.mark.parametrize("activation", [SiLU, TanhGELU])
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [("c", "float16"), ("c", "float32"), ("c", "float64"), ("numba", "float32"), ("numba", "float64")],
+)
+def test_activations(backend, dtype, activation):
+    x = (3 * normal(5, 600, dtype=dtype)).astype(dtype)
+    x[0, :6] = 0, -0.0, 30, -30, 200, -200
+    check(backend, activation(), x)
+
+
+@pytest.mark.parametrize(("backend", "dtype"), [("c", "float16"), ("c", "float32"), ("numba", "float32")])
+def test_activations_of_other_layouts(backend, dtype):
+    wide = normal(3, 34, dtype=dtype)
+    for x in (wide[:, :17], wide[:, ::2], wide[::-1, 17:], wide.T, wide[:0], wide[:, :0]):
+        check(backend, SiLU(), x)
+    check(backend, SiLU(), normal(2, 3, 4, dtype=dtype).transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("backend", ["c", "numba"])
+def test_activations_at_infinity(backend):
+    x = np.array([[np.inf, -1e4, np.nan]], dtype="float32")
+    for activation in (SiLU(), TanhGELU()):
+        (out,) = lower(backend, activation, variables([x]))(x)
+        np.testing.assert_array_equal(out, [[np.inf, 0, np.nan]])
+
+
+# Products in float16
+
+
+@cache
+def half_product(ndim):
+    a, b = (pt.tensor(dtype="float16", shape=(None,) * ndim) for _ in range(2))
+    compiled = function([a, b], a @ b, backend="c").compiled
+    assert [type(node.op).__name__ for node in kernels(compiled)] == ["HalfProductKernel"]
+    return compiled
+
+
+def check_half_product(a, b):
+    compiled = half_product(a.ndim)
+    wide = a.astype("float64") @ b.astype("float64")
+    largest = np.abs(wide).max(initial=0)
+    for out in (compiled(a, b), *in_python(compiled, [a, b])):
+        assert out.dtype == "float16"
+        assert out.shape == wide.shape
+        # Half a unit in the last place, and the sums' own error in float32.
+        np.testing.assert_allclose(out, wide, rtol=2**-11, atol=1e-5 * largest)
+
+
+@pytest.mark.parametrize("m", [1, 2, 9, 70])
+@pytest.mark.parametrize(("k", "n"), [(1, 3), (33, 77), (300, 700)])
+def test_half_products_in_each_layout(m, k, n):
+    a, b = normal(m, k, dtype="float16"), normal(k, n, dtype="float16")
+    for left in (a, np.asfortranarray(a)):
+        for right in (b, np.asfortranarray(b), np.repeat(b, 2, axis=1)[:, ::2], b[:, ::-1]):
+            check_half_product(left, right)
+
+
+def test_half_products_on_several_threads():
+    a, b = normal(600, 130, dtype="float16"), normal(130, 1100, dtype="float16")
+    check_half_product(a, b)
+    check_half_product(a, np.asfortranarray(b))
+    check_half_product(a[:1], np.tile(b, (8, 4))[:130])
+
+
+def test_half_products_of_a_column_and_of_nothing():
+    a = normal(5, 40, dtype="float16")
+    for b in (normal(40, 1, dtype="float16"), normal(40, 0, dtype="float16")):
+        check_half_product(a, b)
+    check_half_product(a[:0], normal(40, 3, dtype="float16"))
+    check_half_product(a[:, :0], normal(0, 3, dtype="float16"))
+
+
+def test_half_products_of_stacks():
+    a, b = normal(3, 4, 20, dtype="float16"), normal(3, 20, 6, dtype="float16")
+    check_half_product(a, b)
+    check_half_product(a[::-1], b.transpose(0, 2, 1)[:, ::-1].transpose(0, 2, 1))
+    check_half_product(a[:, :1], b)
+    compiled = half_product(a.ndim)
+    with pytest.raises(ValueError, match="in one stack as in the other"):
+        compiled(a[:2], b)
+
+
+def test_half_products_refuse_shapes_that_do_not_fit():
+    a, b = normal(3, 4, dtype="float16"), normal(5, 6, dtype="float16")
+    with pytest.raises(ValueError, match="as many columns"):
+        half_product(2)(a, b)
+
+
+def test_half_products_of_numbers_at_the_ends():
+    a = np.array([[np.inf, 1, 0], [60000, 60000, 2**-24], [2**-24, 0, 0]], dtype="float16")
+    b = np.array([[1, 1], [1, -1], [2**-10, 0.5]], dtype="float16")
+    expected = [[np.inf, np.inf], [np.inf, 0], [2**-24, 2**-24]]
+    np.testing.assert_array_equal(half_product(2)(a, b), np.array(expected, dtype="float16"))
+
+
+def test_gradients_in_float16_take_half_products():
+    x, w = (pt.matrix(dtype="float16") for _ in range(2))
+    loss = SiLU()(x @ w).sum(dtype="float32")
+    compiled = function([x, w], pytensor.grad(loss, [x, w]), backend="c").compiled
+    names = [type(node.op).__name__ for node in compiled.maker.fgraph.toposort()]
+    assert names.count("HalfProductKernel") == 3
+    assert "Dot" not in names
 
 
 # Attention

@@ -241,6 +241,7 @@ _heads = integer(1, 2**16)
 _rms = {"epsilon": positive, "unit_offset": boolean}
 
 _OURS: dict[str, dict[str, dict[str, Rule]]] = {
+    "pytensor_rope.activations": {"SiLU": {}, "TanhGELU": {}},
     "pytensor_rope.angles": {
         "Angles": {
             "rotary_dim": _rotary_dim,

@@ -8,10 +8,11 @@ from typing import Any, ClassVar, override
 
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.c.op import COp
 
-from pytensor_rope.base import LayerOp, computation_dtype
+from pytensor_rope.base import computation_dtype
 
 # Part of every cache key, with the kernel's source: raise it whenever the way a kernel is called changes.
 _CALL_VERSION = 1
@@ -50,7 +51,7 @@ class Kernel(COp):
 
     @override
     def c_compile_args(self, **kwargs: Any) -> list[str]:
-        return ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"]
+        return ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-pthread"]
 
     @override
     def c_no_compile_args(self, **kwargs: Any) -> list[str]:
@@ -75,7 +76,7 @@ class Kernel(COp):
         return (_CALL_VERSION, _digest(self.headers))
 
 
-def register(op_type: type[LayerOp], lower: Callable[[Any, Apply[Any]], list[Any] | None]) -> None:
+def register(op_type: type[Op], lower: Callable[[Any, Apply[Any]], list[Any] | None]) -> None:
     """Have the C linker replace ops of ``op_type`` by what ``lower`` returns for op and node, if anything."""
 
     @node_rewriter([op_type])
