@@ -22,6 +22,7 @@ from pytensor_rope.angles import Angles
 from pytensor_rope.attention import SinkAttention
 from pytensor_rope.norm import RMSNormalize, RMSNormalizeGradient
 from pytensor_rope.rotate import Rotate
+from pytensor_rope.write_tokens import WriteTokens
 
 MODES = {"c": "CVM", "numba": "NUMBA"}
 # The generic graph as it is written, in NumPy: nothing to compile, and no rewrite that could lower it.
@@ -490,6 +491,67 @@ def test_a_not_a_number_stays_one(backend, nan):
     (out,) = lower(backend, op, variables(arrays))(*arrays)
     np.testing.assert_array_equal(np.isnan(out[0]).all(axis=(1, 2)), np.arange(6) == 1)
     np.testing.assert_array_equal(np.isnan(out[0]).any(axis=(1, 2)), np.arange(6) == 1)
+
+
+# Writing into a cache
+
+
+def compile_write(backend, inputs):
+    compiled = pytensor.function(inputs, WriteTokens()(*inputs), mode=MODES[backend])
+    assert [(type(node.op).__name__, node.op.in_place) for node in kernels(compiled)] == [
+        ("WriteTokensKernel", False)
+    ]
+    return compiled
+
+
+def write_inputs(dtype="float32"):
+    source = np.array([[-1, 2, 0, -1, 2], [1, -1, -1, -1, -7]], dtype="int32")
+    return [normal(2, 3, 5, 4, dtype=dtype), normal(2, 3, 3, 4, dtype=dtype), source]
+
+
+@pytest.mark.parametrize(("backend", "dtype"), [("c", "float16"), ("c", "float32"), ("numba", "float32")])
+def test_slots_take_tokens(backend, dtype):
+    arrays = write_inputs(dtype)
+    inputs = variables(arrays)
+    compiled = compile_write(backend, inputs)
+    turned = [np.asfortranarray(x) for x in arrays]
+    nothing = [arrays[0][:0], arrays[1][:0], arrays[2][:0]]
+    for given in (arrays, turned, nothing):
+        before = given[0].copy()
+        (expected,) = generic(WriteTokens(), inputs, given)
+        np.testing.assert_array_equal(compiled(*given), expected)
+        np.testing.assert_array_equal(given[0], before)
+        if backend == "c":
+            np.testing.assert_array_equal(in_python(compiled, given)[0], expected)
+
+
+@pytest.mark.parametrize("backend", ["c", "numba"])
+def test_slots_of_a_shared_cache_take_tokens_in_place(backend):
+    rows, new, source = write_inputs()
+    inputs = variables([new, source])
+    cache = pytensor.shared(rows, shape=rows.shape)
+    written = WriteTokens()(cache, *inputs)
+    compiled = pytensor.function(inputs, cache.sum(), updates={cache: written}, mode=MODES[backend])
+    (node,) = kernels(compiled)
+    assert node.op.in_place
+    memory = cache.get_value(borrow=True)
+    expected = np.where((source >= 0)[:, None, :, None], np.nan, rows)
+    assert np.isclose(compiled(np.full_like(new, np.nan), source), rows.sum(), rtol=1e-5)
+    np.testing.assert_array_equal(cache.get_value(borrow=True), expected)
+    assert np.shares_memory(cache.get_value(borrow=True), memory)
+
+
+@pytest.mark.parametrize("backend", ["c", "numba"])
+def test_writing_tokens_refuses_what_does_not_fit(backend):
+    arrays = write_inputs()
+    compiled = compile_write(backend, variables(arrays))
+    for index, axis in ((0, 0), (0, 1), (0, 2), (0, 3), (1, 1), (2, 1)):
+        wrong = list(arrays)
+        wrong[index] = grown(arrays[index], axis)
+        with pytest.raises(ValueError, match=r"must (have|be)|don't fit"):
+            compiled(*wrong)
+    with pytest.raises(ValueError, match="not in the chunk"):
+        compiled(*arrays[:2], arrays[2] + 1)
 
 
 # Shapes that don't fit

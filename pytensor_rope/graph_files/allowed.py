@@ -283,6 +283,7 @@ _OURS: dict[str, dict[str, dict[str, Rule]]] = {
     },
     "pytensor_rope.norm": {"RMSNormalize": _rms, "RMSNormalizeGradient": _rms},
     "pytensor_rope.rotate": {"Rotate": {"pairing": one_of(*PAIRINGS), "rotary_dim": _rotary_dim}},
+    "pytensor_rope.write_tokens": {"WriteTokens": {}},
 }
 
 LEAVES: dict[str, dict[str, Rule]] = {

@@ -24,6 +24,7 @@ _REGISTRATIONS = {
     "pytensor_rope.base": "pytensor_rope.lowering.c.half_product",
     "pytensor_rope.norm": "pytensor_rope.lowering.c.norm",
     "pytensor_rope.rotate": "pytensor_rope.lowering.c.rotate",
+    "pytensor_rope.write_tokens": "pytensor_rope.lowering.c.write_tokens",
     "pytensor.link.jax.dispatch": "pytensor_rope.lowering.jax",
     "pytensor.link.mlx.dispatch": "pytensor_rope.lowering.mlx",
     "pytensor.link.numba.dispatch": "pytensor_rope.lowering.numba",

@@ -2,7 +2,6 @@
 
 from typing import Any, override
 
-import numpy as np
 from pytensor.graph.basic import Apply
 from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.math import Dot

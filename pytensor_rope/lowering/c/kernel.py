@@ -68,7 +68,8 @@ class Kernel(COp):
         if "params" in sub:
             arguments += [f"{sub['params']}->{prop}" for prop in self.__props__]
         types = ", ".join(self.template_types(node))
-        call = f"{self.function}<{types}>({', '.join(arguments)})"
+        template = f"{self.function}<{types}>" if types else self.function
+        call = f"{template}({', '.join(arguments)})"
         return f"if ({call} != 0) {{\n    {sub['fail']}\n}}\n"
 
     @override
@@ -76,17 +77,19 @@ class Kernel(COp):
         return (_CALL_VERSION, _digest(self.headers))
 
 
-def register(op_type: type[Op], lower: Callable[[Any, Apply[Any]], list[Any] | None]) -> None:
-    """Have the C linker replace ops of ``op_type`` by what ``lower`` returns for op and node, if anything."""
+def register(
+    op_type: type[Op], lower: Callable[[Any, Apply[Any]], list[Any] | None], linker: str = "c"
+) -> None:
+    """Have a linker replace ops of ``op_type`` by what ``lower`` returns for op and node, if anything."""
 
     @node_rewriter([op_type])
-    def lower_in_c(fgraph: Any, node: Apply[Any]) -> Any:
+    def lower_node(fgraph: Any, node: Apply[Any]) -> Any:
         return lower(node.op, node)
 
     # Just before fusion, which runs at 49: all that rewrites whole ops has been done by then.
-    optdb.register(
-        f"lower_{op_type.__name__}_in_c", dfs_rewriter(lower_in_c), "fast_run", "cxx_only", position=48.9
-    )
+    tags = {"c": ("fast_run", "cxx_only"), "numba": ("numba",)}[linker]
+    name = f"lower_{op_type.__name__}_in_{linker}"
+    optdb.register(name, dfs_rewriter(lower_node), *tags, position=48.9)
 
 
 def c_type(dtype: str) -> str:

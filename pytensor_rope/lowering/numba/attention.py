@@ -43,7 +43,8 @@ def _sink_attention(op: SinkAttention, **kwargs: Any) -> Lowered:
 
     @numba_njit
     def window_start(i: Any) -> Any:
-        return np.int32(max(np.int64(i) - window + 1, 0))
+        start = np.int64(i) - window + 1
+        return np.int32(start if start > 0 else 0)
 
     @numba_njit
     def extent(first: Any, last: Any, key_positions: Any, near: Any) -> Any:
