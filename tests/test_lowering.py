@@ -20,6 +20,7 @@ from pytensor_rope import frequencies, function
 from pytensor_rope.activations import SiLU, TanhGELU
 from pytensor_rope.angles import Angles
 from pytensor_rope.attention import SinkAttention
+from pytensor_rope.lowering.c.half_product import HalfProductKernel
 from pytensor_rope.norm import RMSNormalize, RMSNormalizeGradient
 from pytensor_rope.rotate import Rotate
 from pytensor_rope.write_tokens import WriteTokens
@@ -267,6 +268,7 @@ def test_activations_of_other_layouts(backend, dtype):
     for x in (wide[:, :17], wide[:, ::2], wide[::-1, 17:], wide.T, wide[:0], wide[:, :0]):
         check(backend, SiLU(), x)
     check(backend, SiLU(), normal(2, 3, 4, dtype=dtype).transpose(2, 0, 1))
+    check(backend, SiLU(), normal(1, 3, 34, dtype=dtype)[..., 17:])
 
 
 @pytest.mark.parametrize("backend", ["c", "numba"])
@@ -306,6 +308,23 @@ def test_half_products_in_each_layout(m, k, n):
     for left in (a, np.asfortranarray(a)):
         for right in (b, np.asfortranarray(b), np.repeat(b, 2, axis=1)[:, ::2], b[:, ::-1]):
             check_half_product(left, right)
+
+
+class WithoutConversions(HalfProductKernel):
+    """The kernel as it is on a processor that has no instructions for float16."""
+
+    def c_support_code(self, **kwargs):
+        return f"#undef __F16C__\n#undef __AVX512F__\n{super().c_support_code(**kwargs)}"
+
+
+def test_half_products_on_processors_without_float16():
+    a, b = normal(9, 33, dtype="float16"), normal(33, 70, dtype="float16")
+    a[0, :4] = 2**-24, -(2**-15), 0, 60000
+    inputs = [pt.tensor(dtype="float16", shape=(None, None)) for _ in range(2)]
+    compiled = pytensor.function(inputs, WithoutConversions()(*inputs), mode="CVM")
+    for left in (a, a[:1]):
+        for right in (b, np.asfortranarray(b)):
+            np.testing.assert_allclose(compiled(left, right), half_product(2)(left, right), rtol=2**-10)
 
 
 def test_half_products_on_several_threads():

@@ -38,12 +38,17 @@ static int activate(PyArrayObject *x, PyArrayObject **out) {
     X *activated = output<X>(out, PyArray_NDIM(x), PyArray_DIMS(x));
     if (activated == NULL)
         return -1;
-    // Columns of a wider matrix, as gates may be, need no copy.
-    if (PyArray_NDIM(x) == 2 && PyArray_STRIDE(x, 1) == (npy_intp)sizeof(X)) {
-        const npy_intp n = PyArray_DIM(x, 1);
-        for (npy_intp row = 0; row < PyArray_DIM(x, 0); row++)
-            activate_row<Function>((const X *)(PyArray_BYTES(x) + row * PyArray_STRIDE(x, 0)),
-                                         activated + row * n, n);
+    // Rows that lie apart, as those of one part of a wider matrix do, need no copy.
+    const int last = PyArray_NDIM(x) - 1;
+    int n_long = 0, rows = 0;
+    for (int axis = 0; axis < last; axis++)
+        if (PyArray_DIM(x, axis) != 1)
+            n_long++, rows = axis;
+    if (n_long == 1 && PyArray_STRIDE(x, last) == (npy_intp)sizeof(X)) {
+        const npy_intp n = PyArray_DIM(x, last);
+        for (npy_intp row = 0; row < PyArray_DIM(x, rows); row++)
+            activate_row<Function>((const X *)(PyArray_BYTES(x) + row * PyArray_STRIDE(x, rows)),
+                                   activated + row * n, n);
         return 0;
     }
     Contiguous<X> values(x);
