@@ -12,8 +12,9 @@ from pytensor_rope.attention import sink_attention
 from pytensor_rope.base import FLOAT_DTYPES, Tensor, axis_indices, float_tensor, named_tensor, pinned
 from pytensor_rope.checks import finite_number, token_counts, whole_number
 from pytensor_rope.layout import SinkLayout, remap_positions
-from pytensor_rope.packing import Packing, take_tokens
+from pytensor_rope.packing import Packing
 from pytensor_rope.rotary import RotaryEmbedding
+from pytensor_rope.write_tokens import WriteTokens
 
 
 class SinkCacheState(NamedTuple):
@@ -430,9 +431,9 @@ class SinkCache(SinkLayout):
         Two tokens of one chunk may belong in one slot, and a scatter would leave open which stays.
         """
         held = self.slot_positions(after)
-        taken = pt.ge(held, before[:, None])
-        index = pt.where(taken, held - before[:, None], pinned(0, "int32"))
-        return cast(Tensor, pt.where(taken[:, None, :, None], take_tokens(new, index), rows))
+        token = held - before[:, None]
+        source = pt.where(pt.ge(token, pinned(0, "int32")), token, pinned(-1, "int32"))
+        return cast(Tensor, WriteTokens()(rows, new, source))
 
     def _check(self, q: Tensor, k: Tensor, v: Tensor, state: SinkCacheState) -> None:
         named = {"q": q, "k": k, "v": v, "state.keys": state.keys, "state.values": state.values}

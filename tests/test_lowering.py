@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from functools import cache
 
 import numpy as np
 import pytensor
@@ -15,11 +16,14 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import applys_between
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 
-from pytensor_rope import frequencies
+from pytensor_rope import frequencies, function
+from pytensor_rope.activations import SiLU, TanhGELU
 from pytensor_rope.angles import Angles
 from pytensor_rope.attention import SinkAttention
+from pytensor_rope.lowering.c.half_product import HalfProductKernel
 from pytensor_rope.norm import RMSNormalize, RMSNormalizeGradient
 from pytensor_rope.rotate import Rotate
+from pytensor_rope.write_tokens import WriteTokens
 
 MODES = {"c": "CVM", "numba": "NUMBA"}
 # The generic graph as it is written, in NumPy: nothing to compile, and no rewrite that could lower it.
@@ -52,7 +56,7 @@ def lower(backend, op, inputs):
         assert [type(node.op) for node in graphs] == [type(op)]
         assert not kernels(compiled)
         lowering = numba_funcify_and_cache_key.dispatch(type(op))
-        assert lowering.__module__ == "pytensor_rope.lowering.numba"
+        assert lowering.__module__.startswith("pytensor_rope.lowering.numba.")
     return compiled
 
 
@@ -244,6 +248,132 @@ def test_rms_norm_of_arrays_that_are_not_contiguous():
     check("c", RMSNormalizeGradient(**props), g, x, weight)
 
 
+# Activations
+
+
+@pytest.mark.parametrize("activation", [SiLU, TanhGELU])
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [("c", "float16"), ("c", "float32"), ("c", "float64"), ("numba", "float32"), ("numba", "float64")],
+)
+def test_activations(backend, dtype, activation):
+    x = (3 * normal(5, 600, dtype=dtype)).astype(dtype)
+    x[0, :6] = 0, -0.0, 30, -30, 200, -200
+    check(backend, activation(), x)
+
+
+@pytest.mark.parametrize(("backend", "dtype"), [("c", "float16"), ("c", "float32"), ("numba", "float32")])
+def test_activations_of_other_layouts(backend, dtype):
+    wide = normal(3, 34, dtype=dtype)
+    for x in (wide[:, :17], wide[:, ::2], wide[::-1, 17:], wide.T, wide[:0], wide[:, :0]):
+        check(backend, SiLU(), x)
+    check(backend, SiLU(), normal(2, 3, 4, dtype=dtype).transpose(2, 0, 1))
+    check(backend, SiLU(), normal(1, 3, 34, dtype=dtype)[..., 17:])
+
+
+@pytest.mark.parametrize("backend", ["c", "numba"])
+def test_activations_at_infinity(backend):
+    x = np.array([[np.inf, -1e4, np.nan]], dtype="float32")
+    for activation in (SiLU(), TanhGELU()):
+        (out,) = lower(backend, activation, variables([x]))(x)
+        np.testing.assert_array_equal(out, [[np.inf, 0, np.nan]])
+
+
+# Products in float16
+
+
+@cache
+def half_product(ndim):
+    a, b = (pt.tensor(dtype="float16", shape=(None,) * ndim) for _ in range(2))
+    compiled = function([a, b], a @ b, backend="c").compiled
+    assert [type(node.op).__name__ for node in kernels(compiled)] == ["HalfProductKernel"]
+    return compiled
+
+
+def check_half_product(a, b):
+    compiled = half_product(a.ndim)
+    wide = a.astype("float64") @ b.astype("float64")
+    largest = np.abs(wide).max(initial=0)
+    for out in (compiled(a, b), *in_python(compiled, [a, b])):
+        assert out.dtype == "float16"
+        assert out.shape == wide.shape
+        # Half a unit in the last place, and the sums' own error in float32.
+        np.testing.assert_allclose(out, wide, rtol=2**-11, atol=1e-5 * largest)
+
+
+@pytest.mark.parametrize("m", [1, 2, 9, 70])
+@pytest.mark.parametrize(("k", "n"), [(1, 3), (33, 77), (300, 700)])
+def test_half_products_in_each_layout(m, k, n):
+    a, b = normal(m, k, dtype="float16"), normal(k, n, dtype="float16")
+    for left in (a, np.asfortranarray(a)):
+        for right in (b, np.asfortranarray(b), np.repeat(b, 2, axis=1)[:, ::2], b[:, ::-1]):
+            check_half_product(left, right)
+
+
+class WithoutConversions(HalfProductKernel):
+    """The kernel as it is on a processor that has no instructions for float16."""
+
+    def c_support_code(self, **kwargs):
+        return f"#undef __F16C__\n#undef __AVX512F__\n{super().c_support_code(**kwargs)}"
+
+
+def test_half_products_on_processors_without_float16():
+    a, b = normal(9, 33, dtype="float16"), normal(33, 70, dtype="float16")
+    a[0, :4] = 2**-24, -(2**-15), 0, 60000
+    inputs = [pt.tensor(dtype="float16", shape=(None, None)) for _ in range(2)]
+    compiled = pytensor.function(inputs, WithoutConversions()(*inputs), mode="CVM")
+    for left in (a, a[:1]):
+        for right in (b, np.asfortranarray(b)):
+            np.testing.assert_allclose(compiled(left, right), half_product(2)(left, right), rtol=2**-10)
+
+
+def test_half_products_on_several_threads():
+    a, b = normal(600, 130, dtype="float16"), normal(130, 1100, dtype="float16")
+    check_half_product(a, b)
+    check_half_product(a, np.asfortranarray(b))
+    check_half_product(a[:1], np.tile(b, (8, 4))[:130])
+
+
+def test_half_products_of_a_column_and_of_nothing():
+    a = normal(5, 40, dtype="float16")
+    for b in (normal(40, 1, dtype="float16"), normal(40, 0, dtype="float16")):
+        check_half_product(a, b)
+    check_half_product(a[:0], normal(40, 3, dtype="float16"))
+    check_half_product(a[:, :0], normal(0, 3, dtype="float16"))
+
+
+def test_half_products_of_stacks():
+    a, b = normal(3, 4, 20, dtype="float16"), normal(3, 20, 6, dtype="float16")
+    check_half_product(a, b)
+    check_half_product(a[::-1], b.transpose(0, 2, 1)[:, ::-1].transpose(0, 2, 1))
+    check_half_product(a[:, :1], b)
+    compiled = half_product(a.ndim)
+    with pytest.raises(ValueError, match="in one stack as in the other"):
+        compiled(a[:2], b)
+
+
+def test_half_products_refuse_shapes_that_do_not_fit():
+    a, b = normal(3, 4, dtype="float16"), normal(5, 6, dtype="float16")
+    with pytest.raises(ValueError, match="as many columns"):
+        half_product(2)(a, b)
+
+
+def test_half_products_of_numbers_at_the_ends():
+    a = np.array([[np.inf, 1, 0], [60000, 60000, 2**-24], [2**-24, 0, 0]], dtype="float16")
+    b = np.array([[1, 1], [1, -1], [2**-10, 0.5]], dtype="float16")
+    expected = [[np.inf, np.inf], [np.inf, 0], [2**-24, 2**-24]]
+    np.testing.assert_array_equal(half_product(2)(a, b), np.array(expected, dtype="float16"))
+
+
+def test_gradients_in_float16_take_half_products():
+    x, w = (pt.matrix(dtype="float16") for _ in range(2))
+    loss = SiLU()(x @ w).sum(dtype="float32")
+    compiled = function([x, w], pytensor.grad(loss, [x, w]), backend="c").compiled
+    names = [type(node.op).__name__ for node in compiled.maker.fgraph.toposort()]
+    assert names.count("HalfProductKernel") == 3
+    assert "Dot" not in names
+
+
 # Attention
 
 
@@ -325,6 +455,9 @@ def test_attention_over_arrays_that_are_not_contiguous(seq):
     [
         ({"seq": 5, "lengths": [0, 1, 40], "ring": 8, "pads": 2}, 6, 1.5, "float32"),
         ({"seq": 6, "lengths": [0, 0]}, None, None, "float64"),
+        ({"seq": 1, "lengths": [7, 190], "ring": 131}, 131, None, "float32"),
+        ({"seq": 70, "lengths": [300], "ring": 131}, 131, None, "float32"),
+        ({"seq": 150, "lengths": [100], "ring": 131, "pads": 3}, 131, None, "float64"),
     ],
 )
 def test_attention_on_numba(sizes, window, softcap, dtype):
@@ -332,11 +465,13 @@ def test_attention_on_numba(sizes, window, softcap, dtype):
     check("numba", SinkAttention(sinks=2, window=window, scale=None, softcap=softcap), *arrays)
 
 
-def test_scores_far_apart_neither_overflow_nor_vanish():
-    arrays = attention_inputs(**GROUPED, seq=3, lengths=[90], sinks=1, ring=80)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("backend", ["c", "numba"])
+def test_scores_far_apart_neither_overflow_nor_vanish(backend, dtype):
+    arrays = attention_inputs(**GROUPED, seq=3, lengths=[140], sinks=2, ring=131, dtype=dtype)
     arrays[0] *= 1e3
     arrays[1] *= 1e3
-    check("c", SinkAttention(sinks=1, window=80, scale=None, softcap=None), *arrays)
+    check(backend, SinkAttention(sinks=2, window=131, scale=None, softcap=None), *arrays)
 
 
 def test_attention_to_mixed_dtypes_stays_generic():
@@ -353,10 +488,11 @@ def test_rms_norm_of_a_batched_weight_stays_generic():
     assert not is_lowered(op, pt.fmatrix(), pt.fmatrix())
 
 
-def test_what_a_query_does_not_see_does_not_reach_it():
-    arrays = attention_inputs(**GROUPED, seq=4, lengths=[2], sinks=1, ring=80, pads=1)
-    op = SinkAttention(sinks=1, window=80, scale=None, softcap=None)
-    compiled = lower("c", op, variables(arrays))
+@pytest.mark.parametrize("backend", ["c", "numba"])
+def test_what_a_query_does_not_see_does_not_reach_it(backend):
+    arrays = attention_inputs(**GROUPED, seq=4, lengths=[2], sinks=2, ring=131, pads=1)
+    op = SinkAttention(sinks=2, window=131, scale=None, softcap=None)
+    compiled = lower(backend, op, variables(arrays))
     (before,) = compiled(*arrays)
     for cached in arrays[5:7]:
         cached[:, :, 2:] = 1e30
@@ -365,13 +501,76 @@ def test_what_a_query_does_not_see_does_not_reach_it():
     assert not before[:, :, -1].any()
 
 
-def test_a_not_a_number_stays_one():
-    arrays = attention_inputs(**GROUPED, seq=1, lengths=[20], sinks=1, ring=8)
-    arrays[0][0, 1] = np.nan
-    op = SinkAttention(sinks=1, window=8, scale=None, softcap=None)
-    (out,) = lower("c", op, variables(arrays))(*arrays)
+@pytest.mark.parametrize("nan", [np.nan, -np.nan])
+@pytest.mark.parametrize("backend", ["c", "numba"])
+def test_a_not_a_number_stays_one(backend, nan):
+    arrays = attention_inputs(**GROUPED, seq=1, lengths=[20], sinks=2, ring=131)
+    arrays[0][0, 1] = nan
+    op = SinkAttention(sinks=2, window=131, scale=None, softcap=None)
+    (out,) = lower(backend, op, variables(arrays))(*arrays)
     np.testing.assert_array_equal(np.isnan(out[0]).all(axis=(1, 2)), np.arange(6) == 1)
     np.testing.assert_array_equal(np.isnan(out[0]).any(axis=(1, 2)), np.arange(6) == 1)
+
+
+# Writing into a cache
+
+
+def compile_write(backend, inputs):
+    compiled = pytensor.function(inputs, WriteTokens()(*inputs), mode=MODES[backend])
+    assert [(type(node.op).__name__, node.op.in_place) for node in kernels(compiled)] == [
+        ("WriteTokensKernel", False)
+    ]
+    return compiled
+
+
+def write_inputs(dtype="float32"):
+    source = np.array([[-1, 2, 0, -1, 2], [1, -1, -1, -1, -7]], dtype="int32")
+    return [normal(2, 3, 5, 4, dtype=dtype), normal(2, 3, 3, 4, dtype=dtype), source]
+
+
+@pytest.mark.parametrize(("backend", "dtype"), [("c", "float16"), ("c", "float32"), ("numba", "float32")])
+def test_slots_take_tokens(backend, dtype):
+    arrays = write_inputs(dtype)
+    inputs = variables(arrays)
+    compiled = compile_write(backend, inputs)
+    turned = [np.asfortranarray(x) for x in arrays]
+    nothing = [arrays[0][:0], arrays[1][:0], arrays[2][:0]]
+    for given in (arrays, turned, nothing):
+        before = given[0].copy()
+        (expected,) = generic(WriteTokens(), inputs, given)
+        np.testing.assert_array_equal(compiled(*given), expected)
+        np.testing.assert_array_equal(given[0], before)
+        if backend == "c":
+            np.testing.assert_array_equal(in_python(compiled, given)[0], expected)
+
+
+@pytest.mark.parametrize("backend", ["c", "numba"])
+def test_slots_of_a_shared_cache_take_tokens_in_place(backend):
+    rows, new, source = write_inputs()
+    inputs = variables([new, source])
+    cache = pytensor.shared(rows, shape=rows.shape)
+    written = WriteTokens()(cache, *inputs)
+    compiled = pytensor.function(inputs, cache.sum(), updates={cache: written}, mode=MODES[backend])
+    (node,) = kernels(compiled)
+    assert node.op.in_place
+    memory = cache.get_value(borrow=True)
+    expected = np.where((source >= 0)[:, None, :, None], np.nan, rows)
+    assert np.isclose(compiled(np.full_like(new, np.nan), source), rows.sum(), rtol=1e-5)
+    np.testing.assert_array_equal(cache.get_value(borrow=True), expected)
+    assert np.shares_memory(cache.get_value(borrow=True), memory)
+
+
+@pytest.mark.parametrize("backend", ["c", "numba"])
+def test_writing_tokens_refuses_what_does_not_fit(backend):
+    arrays = write_inputs()
+    compiled = compile_write(backend, variables(arrays))
+    for index, axis in ((0, 0), (0, 1), (0, 2), (0, 3), (1, 1), (2, 1)):
+        wrong = list(arrays)
+        wrong[index] = grown(arrays[index], axis)
+        with pytest.raises(ValueError, match=r"must (have|be)|don't fit"):
+            compiled(*wrong)
+    with pytest.raises(ValueError, match="not in the chunk"):
+        compiled(*arrays[:2], arrays[2] + 1)
 
 
 # Shapes that don't fit

@@ -241,6 +241,7 @@ _heads = integer(1, 2**16)
 _rms = {"epsilon": positive, "unit_offset": boolean}
 
 _OURS: dict[str, dict[str, dict[str, Rule]]] = {
+    "pytensor_rope.activations": {"SiLU": {}, "TanhGELU": {}},
     "pytensor_rope.angles": {
         "Angles": {
             "rotary_dim": _rotary_dim,
@@ -282,6 +283,7 @@ _OURS: dict[str, dict[str, dict[str, Rule]]] = {
     },
     "pytensor_rope.norm": {"RMSNormalize": _rms, "RMSNormalizeGradient": _rms},
     "pytensor_rope.rotate": {"Rotate": {"pairing": one_of(*PAIRINGS), "rotary_dim": _rotary_dim}},
+    "pytensor_rope.write_tokens": {"WriteTokens": {}},
 }
 
 LEAVES: dict[str, dict[str, Rule]] = {

@@ -18,10 +18,13 @@ from importlib.util import find_spec
 from types import ModuleType
 
 _REGISTRATIONS = {
+    "pytensor_rope.activations": "pytensor_rope.lowering.c.activations",
     "pytensor_rope.angles": "pytensor_rope.lowering.c.angles",
     "pytensor_rope.attention": "pytensor_rope.lowering.c.attention",
+    "pytensor_rope.base": "pytensor_rope.lowering.c.half_product",
     "pytensor_rope.norm": "pytensor_rope.lowering.c.norm",
     "pytensor_rope.rotate": "pytensor_rope.lowering.c.rotate",
+    "pytensor_rope.write_tokens": "pytensor_rope.lowering.c.write_tokens",
     "pytensor.link.jax.dispatch": "pytensor_rope.lowering.jax",
     "pytensor.link.mlx.dispatch": "pytensor_rope.lowering.mlx",
     "pytensor.link.numba.dispatch": "pytensor_rope.lowering.numba",

@@ -1,5 +1,9 @@
 // Elements, and arrays of them: what the kernels share.
 
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
 // A float16, stored; arithmetic is in float32.
 struct half {
     npy_uint16 bits;
@@ -44,6 +48,26 @@ static inline half narrowed(npy_float32 x) {
                               : magnitude < (113u << 23) ? subnormal
                                                          : normal;
     return {(npy_uint16)(sign | result)};
+}
+
+static inline void widen(const half *source, npy_float32 *target, npy_intp n) {
+    npy_intp i = 0;
+#ifdef __F16C__
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(target + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(source + i))));
+#endif
+    for (; i < n; i++)
+        target[i] = widened(source[i]);
+}
+
+static inline void narrow(const npy_float32 *source, half *target, npy_intp n) {
+    npy_intp i = 0;
+#ifdef __F16C__
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(target + i), _mm256_cvtps_ph(_mm256_loadu_ps(source + i), 0));
+#endif
+    for (; i < n; i++)
+        target[i] = narrowed(source[i]);
 }
 
 template <typename T> static inline T load(T x) { return x; }

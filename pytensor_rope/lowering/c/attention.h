@@ -6,27 +6,6 @@
 
 static const npy_intp TILE = 64;
 
-// exp(x) for x that is 0 or below, or NaN.
-
-static inline npy_float64 exp_below_0(npy_float64 x) { return std::exp(x); }
-
-static inline npy_float32 exp_below_0(npy_float32 x) {
-    const npy_float32 smallest = -87.0f, shift = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer.
-    const npy_float32 bounded = x < smallest ? smallest : x;
-    const npy_float32 shifted = bounded * 1.44269504f + shift, n = shifted - shift;
-    const npy_float32 rest = bounded - n * 0.693359375f + n * 2.12194440e-4f;
-    // The Taylor series of exp(r), its coefficients fitted to |r| <= ln(2) / 2 (Cephes, expf).
-    npy_float32 series = 1.9875691500e-4f;
-    series = series * rest + 1.3981999507e-3f;
-    series = series * rest + 8.3334519073e-3f;
-    series = series * rest + 4.1665795894e-2f;
-    series = series * rest + 1.6666665459e-1f;
-    series = series * rest + 5.0000001201e-1f;
-    series = series * rest * rest + rest + 1.0f;
-    const npy_float32 power = same_bits<npy_float32>((same_bits<npy_uint32>(shifted) << 23) + (127u << 23));
-    return x < smallest ? 0.0f : series * power;
-}
-
 // Keys of one key/value head that lie in one piece, their values, and their positions.
 template <typename X> struct Run {
     const X *keys, *values;
@@ -35,10 +14,9 @@ template <typename X> struct Run {
     npy_intp sinks; // How many of the first keys may be sinks.
 };
 
-template <typename X, typename T>
-static const T *as_computed(const X *source, npy_intp count, std::vector<T> &scratch) {
-    for (npy_intp i = 0; i < count; i++)
-        scratch[i] = load(source[i]);
+template <typename T>
+static const T *as_computed(const half *source, npy_intp count, std::vector<T> &scratch) {
+    widen(source, scratch.data(), count);
     return scratch.data();
 }
 template <typename T> static const T *as_computed(const T *source, npy_intp, std::vector<T> &) { return source; }
@@ -204,25 +182,31 @@ template <typename X> struct Problem {
     double scale, softcap;
 };
 
-template <typename X, typename T, int LANES> static void attend_in_blocks(const Problem<X> &p, X *out) {
-    Block<X, T, LANES> block(p.head_dim, (T)p.softcap);
+// Attends with one block of queries of one head.
+template <typename X, typename T, int LANES>
+static void attend_with(Block<X, T, LANES> &block, const Problem<X> &p, npy_intp head, npy_intp row, X *out) {
     const npy_intp n_row = p.n_head / p.n_kv_head * p.seq; // Queries of one key/value head.
-    for (npy_intp head = 0; head < p.batch * p.n_kv_head; head++) {
-        const npy_intp b = head / p.n_kv_head, chunk = head * p.seq * p.head_dim,
-                       cached = head * p.slots * p.head_dim, queries = head * n_row * p.head_dim;
-        const npy_int32 *positions = p.positions + b * p.seq;
-        const Run<X> cache = {p.keys + cached, p.values + cached, p.slot_positions + b * p.slots, p.slots,
-                              p.sinks};
-        // A single token sees of its chunk only itself, at distance 0 either way.
-        const Run<X> own = {p.k + chunk, p.v + chunk, positions, p.seq, p.seq > 1 ? p.sinks : 0};
-        for (npy_intp row = 0; row < n_row; row += LANES) {
-            const npy_intp used = n_row - row < LANES ? n_row - row : LANES;
-            block.start(p.q + queries, p.q_sink + queries, used, row, positions, p.seq, p.window, (T)p.scale);
-            block.attend(cache, p.sinks);
-            block.attend(own, p.sinks);
-            block.finish(out + queries + row * p.head_dim, used);
-        }
-    }
+    const npy_intp b = head / p.n_kv_head, chunk = head * p.seq * p.head_dim,
+                   cached = head * p.slots * p.head_dim, queries = head * n_row * p.head_dim;
+    const npy_int32 *positions = p.positions + b * p.seq;
+    const Run<X> cache = {p.keys + cached, p.values + cached, p.slot_positions + b * p.slots, p.slots, p.sinks};
+    // A single token sees of its chunk only itself, at distance 0 either way.
+    const Run<X> own = {p.k + chunk, p.v + chunk, positions, p.seq, p.seq > 1 ? p.sinks : 0};
+    const npy_intp used = n_row - row < LANES ? n_row - row : LANES;
+    block.start(p.q + queries, p.q_sink + queries, used, row, positions, p.seq, p.window, (T)p.scale);
+    block.attend(cache, p.sinks);
+    block.attend(own, p.sinks);
+    block.finish(out + queries + row * p.head_dim, used);
+}
+
+template <typename X, typename T, int LANES> static bool attend_in_blocks(const Problem<X> &p, X *out) {
+    const npy_intp n_row = p.n_head / p.n_kv_head * p.seq, n_block = (n_row + LANES - 1) / LANES;
+    const double operations = 4.0 * p.batch * p.n_head * p.seq * p.head_dim * (p.slots + p.seq);
+    return share(p.batch * p.n_kv_head * n_block, operations, [&](auto take, npy_intp n) {
+        Block<X, T, LANES> block(p.head_dim, (T)p.softcap);
+        for (npy_intp at = take(); at < n; at = take())
+            attend_with(block, p, at / n_block, at % n_block * LANES, out);
+    });
 }
 
 static bool has_shape(PyArrayObject *array, npy_intp a, npy_intp b, npy_intp c, npy_intp d) {
@@ -291,21 +275,14 @@ static int sink_attention(PyArrayObject *q, PyArrayObject *q_sink, PyArrayObject
     p.scale = scaled ? scale : 1 / std::sqrt((double)p.head_dim);
     if (PyArray_SIZE(q) == 0)
         return 0;
-    try {
-        const npy_intp n_row = p.n_head / p.n_kv_head * p.seq;
-        if (n_row == 1)
-            attend_in_blocks<X, T, 1>(p, attended);
-        else if (n_row <= 4)
-            attend_in_blocks<X, T, 4>(p, attended);
-        else if (n_row <= 8)
-            attend_in_blocks<X, T, 8>(p, attended);
-        else
-            attend_in_blocks<X, T, 32>(p, attended);
-    } catch (const std::bad_alloc &) {
+    const npy_intp n_row = p.n_head / p.n_kv_head * p.seq;
+    const bool done = n_row == 1   ? attend_in_blocks<X, T, 1>(p, attended)
+                      : n_row <= 4 ? attend_in_blocks<X, T, 4>(p, attended)
+                      : n_row <= 8 ? attend_in_blocks<X, T, 8>(p, attended)
+                                   : attend_in_blocks<X, T, 32>(p, attended);
+    if (!done)
         PyErr_NoMemory();
-        return -1;
-    }
-    return 0;
+    return done ? 0 : -1;
 }
 
 template <typename X, typename T>

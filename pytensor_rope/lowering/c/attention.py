@@ -23,7 +23,7 @@ class SinkAttentionKernel(Kernel):
     params_type = ParamsType(
         sinks=ps.int64, window=ps.int64, scale=ps.float64, scaled=ps.bool, softcap=ps.float64
     )
-    headers = ("multiply.h", "attention.h")
+    headers = ("parallel.h", "multiply.h", "exp.h", "attention.h")
     function = "sink_attention"
 
     def __init__(self, sinks: int, window: int, scale: float, scaled: bool, softcap: float) -> None:

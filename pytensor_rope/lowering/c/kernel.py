@@ -8,10 +8,11 @@ from typing import Any, ClassVar, override
 
 from pytensor.compile.mode import optdb
 from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.c.op import COp
 
-from pytensor_rope.base import LayerOp, computation_dtype
+from pytensor_rope.base import computation_dtype
 
 # Part of every cache key, with the kernel's source: raise it whenever the way a kernel is called changes.
 _CALL_VERSION = 1
@@ -50,7 +51,7 @@ class Kernel(COp):
 
     @override
     def c_compile_args(self, **kwargs: Any) -> list[str]:
-        return ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"]
+        return ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-pthread"]
 
     @override
     def c_no_compile_args(self, **kwargs: Any) -> list[str]:
@@ -67,7 +68,8 @@ class Kernel(COp):
         if "params" in sub:
             arguments += [f"{sub['params']}->{prop}" for prop in self.__props__]
         types = ", ".join(self.template_types(node))
-        call = f"{self.function}<{types}>({', '.join(arguments)})"
+        template = f"{self.function}<{types}>" if types else self.function
+        call = f"{template}({', '.join(arguments)})"
         return f"if ({call} != 0) {{\n    {sub['fail']}\n}}\n"
 
     @override
@@ -75,17 +77,19 @@ class Kernel(COp):
         return (_CALL_VERSION, _digest(self.headers))
 
 
-def register(op_type: type[LayerOp], lower: Callable[[Any, Apply[Any]], list[Any] | None]) -> None:
-    """Have the C linker replace ops of ``op_type`` by what ``lower`` returns for op and node, if anything."""
+def register(
+    op_type: type[Op], lower: Callable[[Any, Apply[Any]], list[Any] | None], linker: str = "c"
+) -> None:
+    """Have a linker replace ops of ``op_type`` by what ``lower`` returns for op and node, if anything."""
 
     @node_rewriter([op_type])
-    def lower_in_c(fgraph: Any, node: Apply[Any]) -> Any:
+    def lower_node(fgraph: Any, node: Apply[Any]) -> Any:
         return lower(node.op, node)
 
     # Just before fusion, which runs at 49: all that rewrites whole ops has been done by then.
-    optdb.register(
-        f"lower_{op_type.__name__}_in_c", dfs_rewriter(lower_in_c), "fast_run", "cxx_only", position=48.9
-    )
+    tags = {"c": ("fast_run", "cxx_only"), "numba": ("numba",)}[linker]
+    name = f"lower_{op_type.__name__}_in_{linker}"
+    optdb.register(name, dfs_rewriter(lower_node), *tags, position=48.9)
 
 
 def c_type(dtype: str) -> str:

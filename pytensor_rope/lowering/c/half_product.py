@@ -1,0 +1,45 @@
+"""Products of float16 matrices in C: NumPy's own take a hundred times as long as those in float32."""
+
+from typing import Any, override
+
+from pytensor.graph.basic import Apply
+from pytensor.tensor.blas import BatchedDot
+from pytensor.tensor.math import Dot
+
+from pytensor_rope.lowering.c.kernel import Kernel, register
+
+
+class HalfProductKernel(Kernel):
+    """The product of two matrices, or of two stacks of them, one by one; sums are in float32."""
+
+    __props__ = ()
+    headers = ("parallel.h", "multiply.h", "half_product.h")
+    function = "half_product"
+
+    @override
+    def make_node(self, *inputs: Any) -> Apply[Any]:
+        a, b = inputs
+        shape = (*a.type.shape[:-1], b.type.shape[-1])
+        return Apply(self, [a, b], [a.type.clone(shape=shape)()])
+
+    @override
+    def infer_shape(self, node: Apply[Any], shapes: Any) -> list[Any]:
+        a, b = shapes
+        return [(*a[:-1], b[-1])]
+
+    @override
+    def perform(self, node: Apply[Any], inputs: Any, output_storage: Any, params: Any = None) -> None:
+        a, b = inputs
+        if a.shape[:-2] != b.shape[:-2]:
+            raise ValueError("there must be as many matrices in one stack as in the other")
+        output_storage[0][0] = (a.astype("float32") @ b.astype("float32")).astype("float16")
+
+
+def _lower(op: Any, node: Apply[Any]) -> list[Any] | None:
+    if any(x.type.dtype != "float16" for x in node.inputs):
+        return None
+    return HalfProductKernel().make_node(*node.inputs).outputs
+
+
+register(Dot, _lower)
+register(BatchedDot, _lower)
