@@ -20,12 +20,10 @@ from pytensor.tensor.type import TensorType
 class DonatingJAXLinker(JAXLinker):
     """A JAX linker that lets updates of shared variables reuse the memory of their old values."""
 
-    def fgraph_convert(
-        self, fgraph: FunctionGraph, input_storage: Any, storage_map: dict[Any, list[Any]], **kwargs: Any
-    ) -> Any:
+    def fgraph_convert(self, fgraph: FunctionGraph, *args: Any, **kwargs: Any) -> Any:
         """Convert the graph, without the copy of each shared value that would be kept with the function."""
-        with _without_values(fgraph.inputs, storage_map):
-            return super().fgraph_convert(fgraph, input_storage, storage_map, **kwargs)
+        with _without_values(fgraph.inputs, kwargs["storage_map"]):
+            return super().fgraph_convert(fgraph, *args, **kwargs)
 
     def jit_compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Compile ``fn``, donating the inputs that updates replace."""
@@ -65,11 +63,11 @@ def _reduce_as_declared(fgraph: FunctionGraph, node: Apply[Any]) -> list[Any] | 
 @node_rewriter([Dot])
 def _multiply_as_stored(fgraph: FunctionGraph, node: Apply[Any]) -> list[Any] | None:
     """Multiply one row with the transpose of a matrix as the matrix with a vector, which XLA reads faster."""
+    row: Any
     row, transposed = node.inputs
-    op = None if transposed.owner is None else transposed.owner.op
-    if row.type.ndim != 2 or row.type.shape[0] != 1 or not isinstance(op, DimShuffle):
+    if row.type.ndim != 2 or row.type.shape[0] != 1 or transposed.owner is None:
         return None
-    if op.new_order != (1, 0):
+    if not isinstance(transposed.owner.op, DimShuffle) or transposed.owner.op.new_order != (1, 0):
         return None
     (matrix,) = transposed.owner.inputs
     return [pt.expand_dims(pt.dot(matrix, row[0]), 0)]
