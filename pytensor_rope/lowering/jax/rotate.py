@@ -21,7 +21,8 @@ def _(op: Rotate, **kwargs: Any) -> Callable[[Any, Any, Any], Any]:
         # The pairs' dimensions are start, start + stride and so on.
         starts, stride = ((0, d // 2), 1) if op.pairing == "half" else ((0, 1), 2)
         a, b = (x[..., start : start + (d // 2 - 1) * stride + 1 : stride].astype(dtype) for start in starts)
-        cos, sin = cos.astype(dtype), sin.astype(dtype)
+        # XLA would compute the angles anew for each head.
+        cos, sin = jax.lax.optimization_barrier((cos.astype(dtype), sin.astype(dtype)))
         rotated = (a * cos - b * sin).astype(x.dtype), (b * cos + a * sin).astype(x.dtype)
         first, second = (
             _placed(part, start, stride, head_dim) for part, start in zip(rotated, starts, strict=True)
