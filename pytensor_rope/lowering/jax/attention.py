@@ -8,11 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from pytensor.link.jax.dispatch.basic import jax_funcify
 
-from pytensor_rope.attention import SinkAttention
+from pytensor_rope.attention import HIDDEN, SinkAttention
 from pytensor_rope.base import computation_dtype, pinned
-
-# Below every score: finite, so that subtracting a row's maximum from it gives no NaN.
-_HIDDEN = -1e30
 
 
 @jax_funcify.register(SinkAttention)
@@ -101,7 +98,7 @@ def _capped(scores: Any, softcap: float | None) -> Any:
 
 def _masked_exponentials(scores: list[Any], visible: list[Any], dtype: str) -> tuple[list[Any], Any]:
     """Return the softmax of runs of scores before it is divided by its total, and the total."""
-    hidden = pinned(_HIDDEN, dtype)
+    hidden = pinned(HIDDEN, dtype)
     shown = [jnp.where(seen, of_run, hidden) for seen, of_run in zip(visible, scores, strict=True)]
     # XLA would compute them again for each use.
     shown = jax.lax.optimization_barrier(shown)

@@ -1,20 +1,19 @@
 """The JAX linker, and the mode that serves our graphs best."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
 import pytensor.tensor as pt
 from pytensor.compile.mode import Mode, get_mode
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.jax.linker import JAXLinker
 from pytensor.tensor.elemwise import CAReduce, DimShuffle
 from pytensor.tensor.math import Dot
-from pytensor.tensor.type import TensorType
+
+from pytensor_rope.lowering.storages import without_values
 
 
 class DonatingJAXLinker(JAXLinker):
@@ -22,7 +21,7 @@ class DonatingJAXLinker(JAXLinker):
 
     def fgraph_convert(self, fgraph: FunctionGraph, *args: Any, **kwargs: Any) -> Any:
         """Convert the graph, without the copy of each shared value that would be kept with the function."""
-        with _without_values(fgraph.inputs, kwargs["storage_map"]):
+        with without_values(fgraph.inputs, kwargs["storage_map"]):
             return super().fgraph_convert(fgraph, *args, **kwargs)
 
     def jit_compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,24 +30,6 @@ class DonatingJAXLinker(JAXLinker):
         if self.scalar_shape_inputs or not updates:
             return cast(Callable[..., Any], super().jit_compile(fn))
         return cast(Callable[..., Any], jax.jit(fn, donate_argnums=sorted(set(updates.values()))))
-
-
-@contextmanager
-def _without_values(inputs: list[Variable[Any, Any]], storage_map: dict[Any, list[Any]]) -> Iterator[None]:
-    """Take the values of shared tensors out of their storages for a while."""
-    storages = [
-        storage_map[variable]
-        for variable in inputs
-        if isinstance(variable, SharedVariable) and isinstance(variable.type, TensorType)
-    ]
-    values = [storage[0] for storage in storages]
-    for storage in storages:
-        storage[0] = None
-    try:
-        yield
-    finally:
-        for storage, value in zip(storages, values, strict=True):
-            storage[0] = value
 
 
 @node_rewriter([CAReduce])
