@@ -23,6 +23,7 @@ ABOUT = {
     "memory": "resident memory while a stream writes",
     "soak": "many tokens against an exact reference, and what a step costs far out",
     "angles": "what exact angles cost",
+    "many": "tokens of a small decoder, several in one call",
     "all": ", ".join(ALL),
 }
 
@@ -113,6 +114,10 @@ def run(options: argparse.Namespace, command: str) -> bool:
             from benchmarks import angles
 
             angles.run(backends, report, rounds=options.rounds or (3 if quick else 20))
+        case "many":
+            from benchmarks import many
+
+            many.run(backends, report, rounds=options.rounds or (3 if quick else 20))
     if options.json is not None:
         report.write(options.json)
     return passed

@@ -74,6 +74,23 @@ class Sampler:
         self._top_p = None if top_p == 1 else top_p
         self._generator = np.random.Generator(np.random.PCG64(seed))
 
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by before noise is added: 1 where there is no noise."""
+        return self._temperature or 1.0
+
+    @property
+    def cuts(self) -> bool:
+        """Whether it chooses from some tokens only."""
+        return self._temperature > 0 and (self._top_k is not None or self._top_p is not None)
+
+    def noise(self, n: int, vocab_size: int) -> npt.NDArray[np.float64]:
+        """Return what the next ``n`` draws add to logits over the temperature, ``(n, vocab_size)``."""
+        if self._temperature == 0:
+            return np.zeros((n, vocab_size))
+        with np.errstate(divide="ignore"):  # a uniform number may be 0, whose noise is -inf
+            return -np.log(-np.log(self._generator.random((n, vocab_size))))
+
     def __call__(self, logits: npt.ArrayLike) -> int:
         """
         Return the next token id.
@@ -96,11 +113,7 @@ class Sampler:
         if self._temperature == 0:
             return int(scores.argmax())
         scores = self._kept_scores(scores)
-        uniform = self._generator.random(scores.size)
-        kept = np.flatnonzero(scores > -np.inf)
-        with np.errstate(divide="ignore"):  # u may be 0, whose noise is -inf
-            noise = -np.log(-np.log(uniform[kept]))
-        return int(kept[np.argmax(scores[kept] + noise)])
+        return int(np.argmax(scores + self.noise(1, scores.size)[0]))
 
     def probabilities(self, logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """
@@ -164,10 +177,14 @@ def _checked(logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
     scores = np.asarray(logits, dtype=np.float64)
     if scores.ndim != 1 or scores.size == 0:
         raise ValueError(f"logits must have the shape (vocab,); got {scores.shape}.")
-    best = scores.max()  # NaN if any is NaN
-    if not np.isfinite(best):
-        raise ValueError(f"logits must be finite, or -inf to exclude a token; their maximum is {best}.")
+    check_highest(scores.max())
     return scores
+
+
+def check_highest(highest: float) -> None:
+    """Refuse logits by their maximum, which is NaN if any is NaN."""
+    if not np.isfinite(highest):
+        raise ValueError(f"logits must be finite, or -inf to exclude a token; their maximum is {highest}.")
 
 
 def _softmax(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

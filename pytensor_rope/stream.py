@@ -13,9 +13,10 @@ from pytensor_rope.backends import CompiledFunction, check_backend, function
 from pytensor_rope.cache import SinkCache
 from pytensor_rope.checks import MOST_TOKENS, as_array, whole_number
 from pytensor_rope.decoder import Decoder, DecoderState, check_cache_dtype
+from pytensor_rope.many_tokens import decode_many
 from pytensor_rope.prompts import Prompts, check_prompts, check_rows_of_ids
 from pytensor_rope.rows import RowCounter, check_active, check_rows
-from pytensor_rope.sampling import Sampler
+from pytensor_rope.sampling import Sampler, check_highest
 from pytensor_rope.stream_files import load_stream, save_stream
 from pytensor_rope.stream_state import StreamState, compiled_once
 
@@ -317,6 +318,7 @@ class Stream:
         top_p: float | None = None,
         seed: int | None = None,
         stop: Collection[int] = (),
+        at_once: int = 1,
     ) -> Iterator[int]:
         """
         Read a prompt after what was read before, and write on from it.
@@ -341,6 +343,11 @@ class Stream:
             Seed of the draws. Default is a fresh one.
         stop : collection of int, optional
             Token ids that end the text; the one that does is the last written. Default is none.
+        at_once : int, optional
+            Number of tokens to decode in one call of the backend. They are the same tokens, but come out
+            together, and all but the last of them have been read by then. It is faster where a step takes
+            less than a call, so for small models. ``top_k`` and ``top_p`` decode one at a time, and so does
+            MLX, which has no loop. Default is 1: each token comes out as it is made.
 
         Yields
         ------
@@ -361,7 +368,10 @@ class Stream:
         if max_tokens is not None:
             max_tokens = whole_number("max_tokens", max_tokens, least=1)
         sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        return self._generate(ids, max_tokens, sampler, self._check_stop(stop))
+        at_once = whole_number("at_once", at_once, least=1)
+        if sampler.cuts or self.backend == "mlx":
+            at_once = 1
+        return self._generate(ids, max_tokens, sampler, self._check_stop(stop), at_once)
 
     def score(
         self, token_ids: npt.ArrayLike, *, progress: Callable[[int], object] | None = None
@@ -530,15 +540,48 @@ class Stream:
         load_stream(self, path)
 
     def _generate(
-        self, ids: npt.NDArray[np.int32], max_tokens: int | None, sampler: Sampler, stop: frozenset[int]
+        self,
+        ids: npt.NDArray[np.int32],
+        max_tokens: int | None,
+        sampler: Sampler,
+        stop: frozenset[int],
+        at_once: int,
     ) -> Iterator[int]:
-        token = sampler(self.prefill(ids)[0])
+        tokens = [sampler(self.prefill(ids)[0])]
         written = 1
-        yield token
-        while token not in stop and (max_tokens is None or written < max_tokens):
-            token = sampler(self.step(token)[0])
-            written += 1
-            yield token
+        yield from tokens
+        while tokens[-1] not in stop and (max_tokens is None or written < max_tokens):
+            if at_once == 1:
+                tokens = [sampler(self.step(tokens[-1])[0])]
+            else:
+                most = at_once if max_tokens is None else min(at_once, max_tokens - written)
+                tokens = self._decode(tokens[-1], most, sampler, stop, at_once)
+            written += len(tokens)
+            yield from tokens
+
+    def _decode(
+        self, token: int, most: int, sampler: Sampler, stop: frozenset[int], at_once: int
+    ) -> list[int]:
+        """Read a token and those that follow it, as far as one that ends the text; return these."""
+        self._rows.check_room(np.ones(1, "int64"))
+        vocab_size = self.decoder.config.vocab_size
+        ends = np.zeros(vocab_size, "bool")
+        ends[list(stop)] = True
+        decode = self._own_state.compiled(
+            f"decode_{at_once}",
+            lambda: decode_many(self.decoder, self._state, self.cache, at_once, self.backend),
+        )
+        tokens, highest, n_read = decode(
+            np.array([[token]], "int32"),
+            np.array(min(most, MOST_TOKENS - self.position), "int32"),
+            np.array(sampler.temperature),
+            sampler.noise(at_once, vocab_size),
+            ends,
+        )
+        self._rows.advance(n_read[None].astype("int64"))
+        check_highest(highest[:n_read].max())
+        chosen: list[int] = tokens[:n_read].tolist()
+        return chosen
 
     def _read(
         self, ids: npt.NDArray[np.int32], counts: npt.NDArray[np.int32]

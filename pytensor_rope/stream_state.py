@@ -62,6 +62,13 @@ class StreamState:
             self._take_turn()
             return function(*args)
 
+    def compiled(self, name: str, compile_function: Callable[[], CompiledFunction]) -> "FunctionOfState":
+        """Return the function of a name, compiled when it is first asked for, to be called on this state."""
+        with self._turn.lock:
+            if name not in self.functions:
+                self.functions[name] = compile_function()
+        return FunctionOfState(self.functions[name], self)
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays by name, as NumPy arrays; they may be views of what is yet written to."""
         with self._turn.lock:
@@ -136,10 +143,7 @@ class compiled_once:
 
     def __get__(self, stream: Any, owner: type | None = None) -> FunctionOfState:
         state: StreamState = stream._own_state
-        with state._turn.lock:
-            if self._name not in state.functions:
-                state.functions[self._name] = self._compile_function(stream)
-        return FunctionOfState(state.functions[self._name], state)
+        return state.compiled(self._name, lambda: self._compile_function(stream))
 
 
 class _Turn:
