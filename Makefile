@@ -80,6 +80,7 @@ figures: $(VENV)/.docs ## Draw the figures of the documentation again, and put t
 	@$(BIN)/python docs/figures/accuracy.py
 	@$(BIN)/python docs/figures/performance.py
 	@$(BIN)/python -m benchmarks table $(RESULTS) --write docs/performance.md
+	@$(BIN)/python -m benchmarks table $(RESULTS) --write docs/streams.md
 
 core: $(VENV)/.made ## Import the package and build graphs where no backend is installed, Numba neither
 	@rm -rf build/core
