@@ -7,7 +7,7 @@ from threading import RLock
 from typing import Any
 
 import numpy as np
-from pytensor.compile.mode import get_mode
+from pytensor.compile.mode import Mode, get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.configdefaults import config
 from pytensor.graph.basic import Constant, Variable, clone_get_equiv
@@ -91,7 +91,9 @@ def to_jax(inputs: Sequence[Any], outputs: Any) -> tuple[Callable[..., Any], dic
     with _x64_flag_kept():
         from pytensor.link.jax.dispatch.basic import jax_funcify
 
-    graph = _PureGraph(inputs, outputs, "JAX")
+        from pytensor_rope.lowering.jax import jax_mode
+
+    graph = _PureGraph(inputs, outputs, jax_mode())
 
     def function(params: Mapping[str, Any], /, *arrays: Any) -> Any:
         if graph.wide and not jax.config.jax_enable_x64:
@@ -154,7 +156,7 @@ def to_mlx(inputs: Sequence[Any], outputs: Any) -> tuple[Callable[..., Any], dic
     import mlx.core as mx
     from pytensor.link.mlx.dispatch.basic import mlx_funcify
 
-    graph = _PureGraph(inputs, outputs, "MLX")
+    graph = _PureGraph(inputs, outputs, get_mode("MLX"))
     with _own_settings():
         run = mlx_funcify(graph.fgraph)
 
@@ -194,7 +196,7 @@ class _PureGraph:
         A dtype that the graph has and JAX has only with its 64-bit numbers on.
     """
 
-    def __init__(self, inputs: Sequence[Any], outputs: Any, mode: str) -> None:
+    def __init__(self, inputs: Sequence[Any], outputs: Any, mode: Mode) -> None:
         if isinstance(inputs, Variable) or not isinstance(inputs, Sequence):
             raise TypeError(f"inputs must be a list of variables; got {inputs!r}.")
         self._inputs, self._outputs = list(inputs), outputs
@@ -227,7 +229,7 @@ class _PureGraph:
             [memo[variable] for variable in roots], [memo[variable] for variable in computed], clone=False
         )
         with _own_settings():
-            get_mode(mode).optimizer.rewrite(self.fgraph)
+            mode.optimizer.rewrite(self.fgraph)
         self._names = list(self._parameters)
 
     def parameters(self) -> Iterator[tuple[str, Any]]:
