@@ -13,7 +13,7 @@ from benchmarks.tables import put_tables, tables
 RESULTS = Path(__file__).parent / "results"
 
 # What `all` runs, each in a process of its own.
-ALL = ("ops", "decode", "prefill", "compile", "memory")
+ALL = ("ops", "decode", "prefill", "compile", "memory", "many")
 
 ABOUT = {
     "ops": "rotation and RMSNorm, forward and backward, over a copy of their input",

@@ -27,6 +27,7 @@ from benchmarks.generic import generic
 from benchmarks.measure import Spread, check_close, library_of, memory_readers, take_turns
 from benchmarks.products import PRODUCTS, products
 from benchmarks.report import OURS, Ratio, Report, Row
+from pytensor_rope.checkpoints import load_checkpoint
 from pytensor_rope.stream_files import read_stream_file
 
 MODEL = "smollm2"
@@ -60,12 +61,8 @@ def run(
         backends = [backend for backend in backends if backend != "numba"]
     model = rope.load_model(MODEL, dtype=dtype)
     streams = {backend: model.compile(backend, sinks=SINKS, window=WINDOW) for backend in backends}
-    first = next(iter(streams.values()))
-    weights = {
-        name: np.asarray(parameter.get_value(borrow=True))
-        for name, parameter in first.decoder.parameters.items()
-    }
-    n_bytes = sum(weight.nbytes for weight in weights.values()) + first.nbytes
+    weights = load_checkpoint(MODEL, dtype).weights
+    n_bytes = sum(weight.nbytes for weight in weights.values()) + next(iter(streams.values())).nbytes
     report.settings = {
         "model": MODEL,
         "dtype": dtype,
@@ -94,7 +91,6 @@ def run(
     }
     memory = memory_readers(n_bytes)
     subjects |= {("numpy", f"{READING}{n} thread{'s' * (n > 1)}"): reader for n, reader in memory.items()}
-    # The mean of a turn's tokens: they may be made several at once.
     spreads = take_turns(subjects, rounds=rounds, calls=tokens, budget=60, value=fmean)
     report.add(rows_of(spreads, n_bytes, has_goals=dtype == "float32"))
 

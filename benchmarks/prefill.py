@@ -16,6 +16,7 @@ import pytensor_rope as rope
 from benchmarks.measure import Spread, check_close, library_of, take_turns
 from benchmarks.products import PRODUCTS, products
 from benchmarks.report import NAMES, OURS, Ratio, Report, Row
+from pytensor_rope.checkpoints import load_checkpoint
 
 MODEL = "smollm2"
 SINKS, WINDOW = 4, 1020
@@ -34,10 +35,7 @@ def run(backends: list[str], report: Report, *, rounds: int, tokens: int) -> Non
     subjects: dict[tuple[str, str], Callable[[int], object]] = {}
     for backend, stream in streams.items():
         subjects[backend, OURS] = reading(stream, prompts)
-    weights = {
-        name: np.asarray(parameter.get_value(borrow=True))
-        for name, parameter in next(iter(streams.values())).decoder.parameters.items()
-    }
+    weights = load_checkpoint(MODEL).weights
     for library in dict.fromkeys(map(library_of, backends)):
         subjects[library, PRODUCTS] = products(weights, model.config, tokens, library)
     if "jax" in backends:

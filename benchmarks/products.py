@@ -7,6 +7,7 @@ import numpy as np
 
 import pytensor_rope as rope
 from benchmarks.measure import finish, to_library
+from pytensor_rope.weights import join_projections
 
 PRODUCTS = "its matrix products"
 
@@ -17,10 +18,13 @@ def products(
     """
     Return a function that multiplies what reading ``tokens`` at once multiplies, with nothing in between.
 
-    The weights are the model's own, stored (in, out); what they multiply is random. The output head is for
+    The weights are the model's own, stored (in, out), those of one input side by side as in a loaded model;
+    what they multiply is random. The output head is for
     the last token alone, in the library's faster form for one row: a matrix times a vector, or with MLX a
     vector times the transposed matrix.
     """
+    weights = dict(weights)
+    join_projections(weights, config)
     rng = np.random.default_rng(2)
     dtype = weights["embedding"].dtype
     widths = {config.hidden_size, config.intermediate_size, config.n_head * config.head_dim}

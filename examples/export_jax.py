@@ -19,6 +19,7 @@ import numpy as np
 import pytensor.tensor as pt
 
 import pytensor_rope as rope
+from pytensor_rope.checkpoints import load_checkpoint
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 SMALL = rope.DecoderConfig(
@@ -82,9 +83,9 @@ def load(model: str, prompt: str) -> tuple[rope.Decoder, list[int], Any]:
     """Return a decoder, the prompt's token ids, and what makes text of token ids."""
     if model == "small":  # random weights, whose text is bytes
         return small_decoder(), list(prompt.encode()), bytes
-    loaded = rope.load_model(model)
-    tokenizer = loaded.tokenizer
-    decoder = loaded.compile("jax").decoder
+    checkpoint = load_checkpoint(model)
+    decoder = rope.Decoder(config=checkpoint.config, weights=checkpoint.weights)
+    tokenizer = checkpoint.tokenizer
     return decoder, list(tokenizer.encode(prompt)), tokenizer.decode
 
 

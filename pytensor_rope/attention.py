@@ -168,3 +168,31 @@ def _weighted_sum(weights: Tensor, values: list[Tensor]) -> Tensor:
     cached, chunk = values
     slots = sizes(cached)[2]
     return cast(Tensor, weights[..., :slots] @ cached + weights[..., slots:] @ chunk)
+
+
+def check_shapes(
+    q: tuple[int, ...],
+    q_sink: tuple[int, ...],
+    k: tuple[int, ...],
+    v: tuple[int, ...],
+    positions: tuple[int, ...],
+    *cache: tuple[int, ...],
+) -> None:
+    """Refuse shapes of :class:`SinkAttention`'s inputs that don't fit, which might broadcast."""
+    batch, n_head, seq, head_dim = q
+    n_kv_head = k[1]
+    if n_kv_head == 0 or n_head % n_kv_head:
+        raise ValueError(f"k's heads must divide q's; got {n_kv_head} and {n_head}.")
+    rows = (batch, n_kv_head, seq, head_dim)
+    expected = [("q_sink", q_sink, q), ("k", k, rows), ("v", v, rows), ("positions", positions, (batch, seq))]
+    if cache:
+        keys, values, slot_positions = cache
+        cached = (batch, n_kv_head, keys[2], head_dim)
+        expected += [
+            ("the cached keys", keys, cached),
+            ("the cached values", values, cached),
+            ("the slots' positions", slot_positions, (batch, keys[2])),
+        ]
+    for name, shape, wanted in expected:
+        if tuple(shape) != tuple(wanted):
+            raise ValueError(f"{name} must be {tuple(wanted)}, to fit q and k; got {tuple(shape)}.")

@@ -84,7 +84,7 @@ def function(
             "Numba has no float16 arrays. Cast to float32, or compile for the c, jax or mlx backend."
         )
     device = _DEVICES[backend](dtypes)
-    device.adopt([*computed, *(shared for shared, _ in pairs)])
+    device.lay_out([*computed, *(shared for shared, _ in pairs)])
     with device.scope():
         compiled = pytensor_function(list(inputs), outputs, updates=pairs, mode=device.mode(), **kwargs)
     made_from = (list(inputs), outputs, backend, pairs, kwargs)
@@ -218,8 +218,8 @@ class _Device:
     def put(self, value: Any, donated: bool) -> Any:
         return np.array(value)
 
-    def adopt(self, outputs: list[Any]) -> None:
-        """Prepare the shared values that the outputs are computed from."""
+    def lay_out(self, outputs: list[Any]) -> None:
+        """Lay out the shared matrices that the outputs are computed from as they are read."""
 
     def finish(self, outputs: Any, updated: list[Any]) -> None:
         """Wait for what the linker leaves unfinished."""
@@ -286,12 +286,12 @@ class _MlxDevice(_Device):
 
         return as_mlx(value)
 
-    def adopt(self, outputs: list[Any]) -> None:
-        from pytensor_rope.lowering.mlx.layout import as_read, read_transposed
+    def lay_out(self, outputs: list[Any]) -> None:
+        from pytensor_rope.lowering.mlx.layout import column_major, multiplied_transposed
 
-        for variable in read_transposed([getattr(output, "variable", output) for output in outputs]):
+        for variable in multiplied_transposed([getattr(output, "variable", output) for output in outputs]):
             storage = variable.container.storage
-            storage[0] = as_read(storage[0])
+            storage[0] = column_major(storage[0])
 
     def finish(self, outputs: Any, updated: list[Any]) -> None:
         import mlx.core as mx

@@ -11,12 +11,14 @@ import numpy.typing as npt
 MOST_TOKENS = 2**31 - 1
 
 
-def whole_number(name: str, value: object, *, least: int) -> int:
-    """Return ``value`` as an int, refusing what is no integer (TypeError) or below ``least`` (ValueError)."""
+def whole_number(name: str, value: object, *, least: int, most: int | None = None) -> int:
+    """Return ``value`` as an int, refusing what is no integer (TypeError) or out of range (ValueError)."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer; got {value!r}.")
     if value < least:
         raise ValueError(f"{name} must be at least {least}; got {value}.")
+    if most is not None and value > most:
+        raise ValueError(f"{name} must be at most {most}; got {value}.")
     return int(value)
 
 

@@ -105,7 +105,7 @@ class DecoderLayer(LayerOp):
         """Return what the attention adds, and the keys and values as the cache keeps them."""
         counts = (self.n_head, self.n_kv_head, self.n_kv_head)
         names = ("query", "key", "value")
-        projected = _projected(h, weights, "query_key_value", names, counts)
+        projected = _projections(h, weights, "query_key_value", names, counts)
         q, k, v = (
             self._heads(x, weights, f"{name}_norm", n_head)
             for x, name, n_head in zip(projected, names, counts, strict=True)
@@ -137,7 +137,7 @@ class DecoderLayer(LayerOp):
     def _feed_forward(self, h: Tensor, weights: dict[str, Tensor]) -> Tensor:
         activation = ACTIVATIONS[self.activation]
         if "gate" in weights or "gate_up" in weights:
-            gate, up = _projected(h, weights, "gate_up", ("gate", "up"), (1, 1))
+            gate, up = _projections(h, weights, "gate_up", ("gate", "up"), (1, 1))
             inner = activation(gate) * up
         else:
             inner = activation(project(h, weights["up"], weights.get("up_bias")))
@@ -199,13 +199,13 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return cast(Tensor, rows.reshape((*leading, weight.type.shape[1])))
 
 
-def _projected(
-    h: Tensor, weights: dict[str, Tensor], together: str, names: Sequence[str], parts: Sequence[int]
+def _projections(
+    h: Tensor, weights: dict[str, Tensor], joined_name: str, names: Sequence[str], parts: Sequence[int]
 ) -> list[Tensor]:
     """Return projections of ``h``, whose widths are as ``parts``, by one product if they are joined."""
-    if together not in weights:
+    if joined_name not in weights:
         return [project(h, weights[name], weights.get(f"{name}_bias")) for name in names]
-    joined = project(h, weights[together], weights.get(f"{together}_bias"))
+    joined = project(h, weights[joined_name], weights.get(f"{joined_name}_bias"))
     unit = joined.type.shape[-1] // sum(parts)
     ends = [unit * end for end in accumulate(parts)]
     return [joined[..., start:end] for start, end in pairwise([0, *ends])]

@@ -28,7 +28,9 @@ class Model:
     """
     A pretrained decoder with its tokenizer, loaded by :func:`load_model`.
 
-    It takes over the checkpoint's weights.
+    It takes over the checkpoint's weights, and joins projections of one input: where a decoder's parameters
+    are named "query", "key" and "value", or "gate" and "up", its decoders have "query_key_value" and
+    "gate_up".
 
     Attributes
     ----------
@@ -176,16 +178,16 @@ class Model:
         """Return the decoder whose weights live on ``backend``: C's and Numba's are the same."""
         place = "numpy" if backend in ("c", "numba") else backend
         if place not in self._decoders:
-            self._decoders[place] = Decoder(self.name, config=self.config, weights=self._take_weights())
+            self._decoders[place] = Decoder(self.name, config=self.config, weights=self._held_weights())
+            self._weights = None
         return self._decoders[place]
 
-    def _take_weights(self) -> Mapping[str, np.ndarray]:
-        """Return the weights, which from then on only decoders hold."""
-        if self._weights is None:
-            parameters = next(iter(self._decoders.values())).parameters
-            return {name: np.asarray(weight.get_value(borrow=True)) for name, weight in parameters.items()}
-        weights, self._weights = self._weights, None
-        return weights
+    def _held_weights(self) -> Mapping[str, np.ndarray]:
+        """Return the weights as NumPy arrays, those of a decoder once there is one."""
+        if (weights := self._weights) is not None:
+            return weights
+        parameters = next(iter(self._decoders.values())).parameters
+        return {name: np.asarray(weight.get_value(borrow=True)) for name, weight in parameters.items()}
 
 
 def load_model(path_or_name: str | os.PathLike[str], dtype: str = "float32") -> Model:

@@ -90,6 +90,15 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, pairing: str, rotary_dim: int
     return cast(Tensor, Rotate(pairing=pairing, rotary_dim=rotary_dim)(x, cos, sin))
 
 
+def check_angles(rotary_dim: int, cos: tuple[int, ...], sin: tuple[int, ...]) -> None:
+    """Refuse shapes of angles that are not one for each pair."""
+    if rotary_dim % 2 or tuple(cos) != tuple(sin) or cos[-1] != rotary_dim // 2:
+        raise ValueError(
+            f"To rotate {rotary_dim} dimensions, their number must be even and the angles half of it; got "
+            f"angles of {tuple(cos)} and {tuple(sin)}."
+        )
+
+
 def check_pairs(rotary_dim: int, head_dim: int) -> None:
     """Refuse to rotate more dimensions than there are."""
     if rotary_dim > head_dim:

@@ -88,8 +88,9 @@ class Sampler:
         """Return what the next ``n`` draws add to logits over the temperature, ``(n, vocab_size)``."""
         if self._temperature == 0:
             return np.zeros((n, vocab_size))
-        with np.errstate(divide="ignore"):  # a uniform number may be 0, whose noise is -inf
-            return -np.log(-np.log(self._generator.random((n, vocab_size))))
+        # Not 0, whose noise would be -inf: a token that is kept can be chosen.
+        uniform = np.maximum(self._generator.random((n, vocab_size)), np.finfo(np.float64).tiny)
+        return -np.log(-np.log(uniform))
 
     def __call__(self, logits: npt.ArrayLike) -> int:
         """

@@ -10,16 +10,20 @@ _SPLIT_AXES = {
     "query": 1,
     "key": 1,
     "value": 1,
+    "query_key_value": 1,
     "output": 0,
     "gate": 1,
     "up": 1,
+    "gate_up": 1,
     "down": 0,
     "head": 1,
     "query_bias": 0,
     "key_bias": 0,
     "value_bias": 0,
+    "query_key_value_bias": 0,
     "gate_bias": 0,
     "up_bias": 0,
+    "gate_up_bias": 0,
     "head_bias": 0,
 }
 
@@ -32,6 +36,10 @@ def decoder_shardings(decoder: Decoder, mesh: Any, *, model: str = "model") -> d
     those back to the residual stream by their rows, so that one sum over the devices ends each half of a
     layer; the embedding and the head are split by the vocabulary. Norms, and what the axis of the mesh
     doesn't divide, are kept whole on each device.
+
+    Joined projections, those of a loaded :class:`Model`, are split by their columns too, but XLA then has to
+    send parts of what they give around. Better give :class:`Decoder` the weights of
+    :func:`pytensor_rope.checkpoints.load_checkpoint`, which are apart.
 
     Parameters
     ----------

@@ -24,6 +24,8 @@ from pytensor_rope.stream_state import StreamState, compiled_once
 _CHUNK = {"c": 256, "numba": 256, "jax": 128, "mlx": 16}
 # What compiles anew for each length reads chunks of one length, the last one padded.
 _PADDED = ("jax", "mlx")
+# Each token decoded in one call has a number drawn for each of the vocabulary.
+_MOST_AT_ONCE = 1024
 
 
 class Stream:
@@ -344,10 +346,11 @@ class Stream:
         stop : collection of int, optional
             Token ids that end the text; the one that does is the last written. Default is none.
         at_once : int, optional
-            Number of tokens to decode in one call of the backend. They are the same tokens, but come out
-            together, and all but the last of them have been read by then. It is faster where a step takes
-            less than a call, so for small models. ``top_k`` and ``top_p`` decode one at a time, and so does
-            MLX, which has no loop. Default is 1: each token comes out as it is made.
+            Number of tokens to decode in one call of the backend, at most 1024; each number is compiled anew.
+            They are the same tokens, but come out together, and all but the last of them have been read by
+            then. It is faster where computing a step takes no longer than calling the backend: for small
+            models. ``top_k`` and ``top_p`` decode one at a time, and so does MLX, which has no loop. Default
+            is 1: each token comes out as it is made.
 
         Yields
         ------
@@ -368,7 +371,7 @@ class Stream:
         if max_tokens is not None:
             max_tokens = whole_number("max_tokens", max_tokens, least=1)
         sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        at_once = whole_number("at_once", at_once, least=1)
+        at_once = whole_number("at_once", at_once, least=1, most=_MOST_AT_ONCE)
         if sampler.cuts or self.backend == "mlx":
             at_once = 1
         return self._generate(ids, max_tokens, sampler, self._check_stop(stop), at_once)
@@ -597,9 +600,9 @@ class Stream:
             size = min(_CHUNK[self.backend], self._longest_chunk(left))
             read = np.minimum(left, size).astype("int32")
             part = np.ascontiguousarray(ids[:, start : start + size])
-            # Frequencies that change with every token make chunks of one.
             if size > 1 and self.backend in _PADDED:
                 part = np.pad(part, ((0, 0), (0, _CHUNK[self.backend] - part.shape[1])))
+            # Frequencies that change with every token make chunks of one.
             hidden = self._read_token(part, read) if size == 1 else self._read_chunk(part, read)
             self._rows.advance(read)
             yield hidden, read

@@ -40,7 +40,6 @@ def main() -> None:
     check_graphs()
     for backend in options.backend:
         check_backend(backend)
-    print("1 passed, 0 failed")
 
 
 def check_package(tag: str | None) -> None:

@@ -11,6 +11,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.traversal import ancestors
+from small_decoder import CONFIG, WINDOW, decoder_for, weights
 
 import pytensor_rope as rope
 from pytensor_rope import SinkCache
@@ -141,12 +142,26 @@ def test_products_are_of_all_matrices(library, monkeypatch):
     weights = {name: weight.get_value() for name, weight in decoder.parameters.items()}
     products.products(weights, SMALL, 5, library)(0)
     *of_layers, (head, last) = multiplied
-    assert len(of_layers) == 7 * SMALL.n_layer
+    assert len(of_layers) == 4 * SMALL.n_layer  # joined: query, key and value; gate and up
     assert all(a.shape == (5, b.shape[0]) for a, b in of_layers)
     assert (head.shape, last.shape) == ((SMALL.vocab_size, SMALL.hidden_size), (SMALL.hidden_size,))
 
 
 # The generic graph
+
+
+@pytest.mark.parametrize("library", ["jax", "mlx"])
+def test_a_decoder_by_hand_gives_our_logits(library):
+    pytest.importorskip(library)
+    from benchmarks.decode import BY_HAND, by_hand
+
+    stream = rope.Stream(decoder_for("jax"), SinkCache(2, WINDOW), backend="jax")
+    ids = np.random.default_rng(0).integers(0, CONFIG.vocab_size, 2 * WINDOW)
+    stream.prefill(ids)
+    other = by_hand(library)[BY_HAND[library]](weights(), CONFIG, 2, WINDOW)
+    other.load({name: np.array(array) for name, array in stream._own_state.arrays().items()})
+    for token in (5, 6):
+        np.testing.assert_allclose(other.step(token), stream.step(token)[0], rtol=0, atol=1e-3)
 
 
 def test_a_generic_graph_has_none_of_our_ops_and_the_same_values():

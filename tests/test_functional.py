@@ -25,7 +25,7 @@ from pytensor_rope import (
     to_jax,
     to_mlx,
 )
-from pytensor_rope.weights import weight_shapes
+from pytensor_rope.weights import join_projections, weight_shapes
 
 CACHE = SinkCache(2, WINDOW)
 CONVERSIONS = {"jax": to_jax, "mlx": to_mlx}
@@ -460,6 +460,14 @@ def test_weights_are_split_by_tensor():
     by_one = decoder_shardings(decoder_for("functional"), mesh(2, 1))
     assert tuple(by_one["Decoder.embedding"].spec) == rows
     assert tuple(by_one["Decoder.head"].spec) == columns
+
+
+def test_joined_projections_are_split_by_their_columns():
+    joined = dict(weights())
+    join_projections(joined, CONFIG)
+    shardings = decoder_shardings(Decoder(config=CONFIG, weights=joined), mesh(1, 2))
+    for name in ("query_key_value", "gate_up"):
+        assert tuple(shardings[f"Decoder.layers.0.{name}"].spec) == (None, "model")
 
 
 def test_a_state_is_split_by_row_and_by_head():

@@ -4,6 +4,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor.link.jax.linker import JAXLinker
 from small_decoder import CONFIG
 from test_lowering import FLOATS, GROUPED, assert_same, attention_inputs, generic, grown, normal, variables
 
@@ -77,7 +78,7 @@ def test_rotation_refuses_shapes_that_do_not_fit():
             run(op, x, wrong, wrong)
     with pytest.raises(ValueError, match="must be even"):
         run(op, x[..., :7], cos[..., :3], cos[..., :3])
-    with pytest.raises(ValueError, match="To rotate 10 of 8"):
+    with pytest.raises(ValueError, match="rotary_dim=10 is larger"):
         run(Rotate(pairing="half", rotary_dim=10), x, normal(3, 5), normal(3, 5))
 
 
@@ -206,6 +207,21 @@ def test_a_shared_value_is_kept_once():
     assert n_live(value.shape) == 0
     multiply(np.ones((2, 997), "float32"))
     assert n_live(value.shape) == 1
+
+
+def test_a_weight_can_be_read_while_a_function_is_made(monkeypatch):
+    weight = pytensor.shared(np.ones(3, "float32"))
+    seen, convert = [], JAXLinker.fgraph_convert
+
+    def converting(self, *args, **kwargs):
+        seen.append(weight.get_value())
+        return convert(self, *args, **kwargs)
+
+    with jax.enable_x64(True):
+        monkeypatch.setattr(JAXLinker, "fgraph_convert", converting)
+        double = function([], 2 * weight, backend="jax")
+    assert [values.tolist() for values in seen] == [[1, 1, 1]]
+    np.testing.assert_array_equal(double(), [2, 2, 2])
 
 
 def n_live(shape):

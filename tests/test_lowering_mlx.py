@@ -18,7 +18,7 @@ mx = pytest.importorskip("mlx.core")
 from pytensor.link.mlx.dispatch.basic import mlx_funcify  # noqa: E402
 
 from pytensor_rope.lowering.mlx import attention, norm, products  # noqa: E402
-from pytensor_rope.lowering.mlx.layout import as_read  # noqa: E402
+from pytensor_rope.lowering.mlx.layout import column_major  # noqa: E402
 
 # The generic graph as it is written, in NumPy.
 GENERIC = Mode(linker="py", optimizer=None)
@@ -198,13 +198,14 @@ def test_attention_with_sinks_or_a_cache_on_a_gpu(like_a_gpu):
     check(sink_op(), *attention_inputs())
 
 
-def test_attention_refuses_another_batch_in_the_cache():
-    arrays = list(attention_inputs())
-    arrays[5] = arrays[5][:1]
+def test_attention_refuses_shapes_that_would_broadcast():
+    arrays = attention_inputs()
     inputs = [pt.tensor(dtype=x.dtype, shape=(None,) * x.ndim) for x in arrays]
     attend = function(inputs, sink_op()(*inputs), backend="mlx")
-    with pytest.raises(ValueError, match="The cache must have the chunk's batch, heads and head_dim"):
-        attend(*arrays)
+    names = ("q_sink", "k", "v", "positions", "the cached keys", "the cached values", "the slots' positions")
+    for i, name in enumerate(names, start=1):
+        with pytest.raises(ValueError, match=f"{name} must be"):
+            attend(*arrays[:i], arrays[i][:1], *arrays[i + 1 :])
 
 
 # Products and memory
@@ -254,7 +255,7 @@ def test_a_matrix_read_transposed_is_laid_out_for_it(shared_among_threads):
     assert strides(parameter) == (4, 28)
     np.testing.assert_array_equal(function([row], parameter[row], backend="mlx")(3), weight[3])
     laid_out = parameter.get_value(borrow=True)
-    assert as_read(laid_out) is laid_out
+    assert column_major(laid_out) is laid_out
 
 
 def test_a_matrix_read_as_it_is_stays():

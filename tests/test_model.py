@@ -1,9 +1,13 @@
 """Loading a model, and what it refuses."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from pytensor_rope import CheckpointError, Model, Stream, load_model
+
+ZOO = Path(__file__).parent / "data" / "zoo"
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +37,26 @@ def test_each_layer_may_have_its_own_window(model):
     assert stream.nbytes == (29 * 8 + 16) * 2 * 3 * 64 * 4
     with pytest.raises(ValueError, match="one for each of 30 layers; got 2"):
         model.compile("jax", window=[7, 15])
+
+
+def test_a_model_survives_an_interrupted_compilation(monkeypatch):
+    small = load_model(ZOO / "llama_default")
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pytensor_rope.model.Decoder", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            small.compile("jax")
+    assert small.compile("jax").step(1).shape == (1, small.config.vocab_size)
+
+
+def test_backends_hand_the_weights_to_one_another():
+    small, ids = load_model(ZOO / "llama_default"), [[1, 2, 3]]
+    first = small.logits(ids, "jax")
+    np.testing.assert_allclose(small.logits(ids, "mlx"), first, atol=1e-4)
+    np.testing.assert_array_equal(small.logits(ids, "jax"), first)
 
 
 @pytest.mark.parametrize(

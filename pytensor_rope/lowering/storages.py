@@ -1,6 +1,6 @@
 """What linkers see in the storages of shared variables while they convert a graph."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,23 +11,21 @@ from pytensor.tensor.type import TensorType
 
 @contextmanager
 def without_values(
-    inputs: Iterable[Variable[Any, Any]], storage_map: Mapping[Any, list[Any]]
+    inputs: Iterable[Variable[Any, Any]], storage_map: MutableMapping[Any, list[Any]]
 ) -> Iterator[None]:
     """
-    Take the values of shared tensors out of their storages for a while.
+    Hide the values of shared tensors from a linker for a while.
 
-    PyTensor's linkers copy what they find there, and keep the copy as long as the function.
+    PyTensor's linkers copy what they find in a storage, and keep the copy as long as the function. The
+    storages themselves stay as they are, for others may be reading them.
     """
-    storages = [
-        storage_map[variable]
+    storages = {
+        variable: storage_map[variable]
         for variable in inputs
         if isinstance(variable, SharedVariable) and isinstance(variable.type, TensorType)
-    ]
-    values = [storage[0] for storage in storages]
-    for storage in storages:
-        storage[0] = None
+    }
+    storage_map.update({variable: [None] for variable in storages})
     try:
         yield
     finally:
-        for storage, value in zip(storages, values, strict=True):
-            storage[0] = value
+        storage_map.update(storages)

@@ -16,7 +16,7 @@ static inline npy_intp most_threads() {
 // the operations are worth. The threads end with the call, so that a process may fork after it. Returns false
 // where memory ran out.
 template <typename Work> static bool share(npy_intp n, double operations, const Work &work) {
-    const double worth_a_thread = 2e7; // About a millisecond; to make a thread takes some 20 microseconds.
+    const double worth_a_thread = 2e7; // About a millisecond, beside which making a thread takes little.
     const npy_intp worth = (npy_intp)std::min(operations / worth_a_thread, 1e3) + 1;
     const npy_intp n_thread = std::min(std::min(worth, n), most_threads());
     std::atomic<npy_intp> next(0);

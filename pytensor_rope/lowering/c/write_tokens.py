@@ -35,6 +35,10 @@ class WriteTokensKernel(Kernel):
         rows, new, source = inputs
         if (*rows.shape[:2], rows.shape[3]) != (*new.shape[:2], new.shape[3]):
             raise ValueError("the chunk must have the cache's batch, heads and head_dim")
+        if source.shape != (rows.shape[0], rows.shape[2]):
+            raise ValueError("source must be (batch, slots)")
+        if (source >= new.shape[2]).any():
+            raise ValueError("source names a token that is not in the chunk")
         out = rows if self.in_place else rows.copy()
         for of_row, tokens, slots in zip(out, new, source, strict=True):
             taken = np.flatnonzero(slots >= 0)

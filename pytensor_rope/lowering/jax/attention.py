@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from pytensor.link.jax.dispatch.basic import jax_funcify
 
-from pytensor_rope.attention import HIDDEN, SinkAttention
+from pytensor_rope.attention import HIDDEN, SinkAttention, check_shapes
 from pytensor_rope.base import computation_dtype, pinned
 
 
@@ -20,7 +20,7 @@ def _(op: SinkAttention, **kwargs: Any) -> Callable[..., Any]:
 
         Copies of what is read would take longer than all that is computed from it.
         """
-        _check_shapes(q, q_sink, k, v, positions, cache)
+        check_shapes(*(x.shape for x in (q, q_sink, k, v, positions, *cache)))
         if q.size == 0:
             return q
         batch, n_head, seq, head_dim = q.shape
@@ -117,30 +117,3 @@ def _visible(op: SinkAttention, query_positions: Any, key_positions: Any, group:
     if op.window is not None:
         visible = visible & ((i - j < op.window) | (j < op.sinks))
     return jnp.tile(visible, (1, 1, group, 1)) if visible.shape[2] > 1 else visible
-
-
-def _check_shapes(q: Any, q_sink: Any, k: Any, v: Any, positions: Any, cache: tuple[Any, ...]) -> None:
-    """Refuse arrays whose shapes don't fit, which might broadcast."""
-    batch, n_head, seq, head_dim = q.shape
-    n_kv_head = k.shape[1]
-    if n_kv_head == 0 or n_head % n_kv_head:
-        raise ValueError(f"k's heads must divide q's; got {n_kv_head} and {n_head}.")
-    rows = (batch, n_kv_head, seq, head_dim)
-    expected = [
-        ("q_sink", q_sink, q.shape),
-        ("k", k, rows),
-        ("v", v, rows),
-        ("positions", positions, (batch, seq)),
-    ]
-    if cache:
-        keys, values, slot_positions = cache
-        slots = keys.shape[2]
-        cached = (batch, n_kv_head, slots, head_dim)
-        expected += [
-            ("the cached keys", keys, cached),
-            ("the cached values", values, cached),
-            ("the slots' positions", slot_positions, (batch, slots)),
-        ]
-    for name, x, shape in expected:
-        if tuple(x.shape) != shape:
-            raise ValueError(f"{name} must be {shape}, to fit q and k; got {tuple(x.shape)}.")

@@ -10,10 +10,11 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.jax.linker import JAXLinker
-from pytensor.tensor.elemwise import CAReduce, DimShuffle
+from pytensor.tensor.elemwise import CAReduce
 from pytensor.tensor.math import Dot
 
 from pytensor_rope.lowering.storages import without_values
+from pytensor_rope.lowering.transposed import transposed_matrix
 
 
 class DonatingJAXLinker(JAXLinker):
@@ -45,12 +46,9 @@ def _reduce_as_declared(fgraph: FunctionGraph, node: Apply[Any]) -> list[Any] | 
 def _multiply_as_stored(fgraph: FunctionGraph, node: Apply[Any]) -> list[Any] | None:
     """Multiply one row with the transpose of a matrix as the matrix with a vector, which XLA reads faster."""
     row: Any
-    row, transposed = node.inputs
-    if row.type.ndim != 2 or row.type.shape[0] != 1 or transposed.owner is None:
+    row, matrix = node.inputs[0], transposed_matrix(node.inputs[1])
+    if matrix is None or row.type.ndim != 2 or row.type.shape[0] != 1:
         return None
-    if not isinstance(transposed.owner.op, DimShuffle) or transposed.owner.op.new_order != (1, 0):
-        return None
-    (matrix,) = transposed.owner.inputs
     return [pt.expand_dims(pt.dot(matrix, row[0]), 0)]
 
 

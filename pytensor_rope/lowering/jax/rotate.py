@@ -8,7 +8,7 @@ import numpy as np
 from pytensor.link.jax.dispatch.basic import jax_funcify
 
 from pytensor_rope.base import computation_dtype
-from pytensor_rope.rotate import Rotate, check_batch, check_sequence
+from pytensor_rope.rotate import Rotate, check_angles, check_batch, check_pairs, check_sequence
 
 
 @jax_funcify.register(Rotate)
@@ -16,7 +16,10 @@ def _(op: Rotate, **kwargs: Any) -> Callable[[Any, Any, Any], Any]:
     def rotate(x: Any, cos: Any, sin: Any) -> Any:
         head_dim = x.shape[-1]
         d = head_dim if op.rotary_dim is None else op.rotary_dim
-        _check_shapes(x, cos, sin, d)
+        check_sequence(x.shape[-2], cos.shape[-2])
+        check_batch(x.shape[:-2], cos.shape[:-2])
+        check_pairs(d, head_dim)
+        check_angles(d, cos.shape, sin.shape)
         dtype = computation_dtype(str(x.dtype))
         # The pairs' dimensions are start, start + stride and so on.
         starts, stride = ((0, d // 2), 1) if op.pairing == "half" else ((0, 1), 2)
@@ -43,13 +46,3 @@ def _placed(x: Any, start: int, stride: int, size: int) -> Any:
     end = size - start - (x.shape[-1] - 1) * stride - 1
     unpadded: Sequence[tuple[int, int, int]] = [(0, 0, 0)] * (x.ndim - 1)
     return jax.lax.pad(x, np.asarray(-0.0, x.dtype), [*unpadded, (start, end, stride - 1)])
-
-
-def _check_shapes(x: Any, cos: Any, sin: Any, d: int) -> None:
-    check_sequence(x.shape[-2], cos.shape[-2])
-    check_batch(x.shape[:-2], cos.shape[:-2])
-    if d % 2 or d > x.shape[-1] or cos.shape != sin.shape or cos.shape[-1] != d // 2:
-        raise ValueError(
-            f"To rotate {d} of {x.shape[-1]} dimensions, their number must be even and the angles' half of "
-            f"it; got angles of {cos.shape} and {sin.shape}."
-        )

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 from pytensor.link.mlx.dispatch.basic import mlx_funcify
 
-from pytensor_rope.attention import HIDDEN, SinkAttention, check_cache
+from pytensor_rope.attention import HIDDEN, SinkAttention, check_shapes
 from pytensor_rope.base import computation_dtype
 from pytensor_rope.lowering.mlx.generic import mlx_dtype, on_cpu
 
@@ -18,11 +18,10 @@ def _(op: SinkAttention, **kwargs: Any) -> Callable[..., Any]:
     dtype = mlx_dtype(computation_dtype(op.input_types[0].dtype))
 
     def attend(q: Any, q_sink: Any, k: Any, v: Any, positions: Any, *cache: Any) -> Any:
+        check_shapes(*(x.shape for x in (q, q_sink, k, v, positions, *cache)))
         if q.size == 0:
             return q
-        if cache:
-            check_cache(k.shape, cache[0].shape, cache[1].shape)
-        elif not op.sinks and op.softcap is None and not on_cpu():
+        if not cache and not op.sinks and op.softcap is None and not on_cpu():
             return _fused(op, q, k, v, positions)
         batch, n_head, seq, head_dim = q.shape
         n_kv_head = k.shape[1]

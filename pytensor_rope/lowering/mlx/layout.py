@@ -9,15 +9,17 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.link.mlx.dispatch.basic import mlx_typify
 from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Dot
 
 from pytensor_rope.lowering.mlx.generic import on_cpu
+from pytensor_rope.lowering.transposed import transposed_matrix
 
 
-def read_transposed(outputs: Iterable[Any]) -> Iterator[Any]:
+def multiplied_transposed(outputs: Iterable[Any]) -> Iterator[Any]:
     """Yield the shared matrices whose transposes are multiplied with, where that is slower than a matrix."""
-    for variable in ancestors(outputs) if on_cpu() else ():
+    if not on_cpu():
+        return
+    for variable in ancestors(outputs):
         op = None if variable.owner is None else variable.owner.op
         if isinstance(op.core_op if isinstance(op, Blockwise) else op, Dot):
             matrix = transposed_matrix(variable.owner.inputs[1])
@@ -25,13 +27,7 @@ def read_transposed(outputs: Iterable[Any]) -> Iterator[Any]:
                 yield matrix
 
 
-def transposed_matrix(y: Any) -> Any | None:
-    """Return the matrix that ``y`` is the transpose of, None if it isn't one."""
-    op = None if y.owner is None else y.owner.op
-    return y.owner.inputs[0] if isinstance(op, DimShuffle) and op.new_order == (1, 0) else None
-
-
-def as_read(matrix: Any) -> Any:
+def column_major(matrix: Any) -> Any:
     """Return ``matrix`` with its columns, not its rows, contiguous in memory: its transpose is then fast."""
     array = as_mlx(matrix)
     if memoryview(array).strides == (array.itemsize, array.shape[0] * array.itemsize):

@@ -11,7 +11,7 @@ from pytensor.link.mlx.dispatch.basic import mlx_funcify
 from pytensor.tensor.math import Dot
 
 from pytensor_rope.lowering.mlx.generic import on_cpu
-from pytensor_rope.lowering.mlx.layout import transposed_matrix
+from pytensor_rope.lowering.transposed import transposed_matrix
 
 # Products with fewer weights are done before another thread has woken up.
 _LEAST_SHARED = 2**18
@@ -33,7 +33,9 @@ def _has_contiguous_rows(y: Any) -> bool:
 
 def _shared_product(x: Any, y: Any) -> Any:
     """Return ``x @ y``, half of it from another thread where that pays."""
-    if x.ndim != 2 or y.ndim != 2 or y.size < _LEAST_SHARED or not on_cpu() or _n_core() < 2:
+    # The halves of a product in float16 would be rounded before they are added.
+    shares = x.ndim == y.ndim == 2 and y.size >= _LEAST_SHARED and mx.float16 not in (x.dtype, y.dtype)
+    if not shares or not on_cpu() or _n_core() < 2:
         return mx.matmul(x, y)
     half = y.shape[0] // 2
     with mx.stream(_second_stream()):

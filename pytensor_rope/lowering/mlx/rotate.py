@@ -8,7 +8,7 @@ from pytensor.link.mlx.dispatch.basic import mlx_funcify
 
 from pytensor_rope.base import computation_dtype
 from pytensor_rope.lowering.mlx.generic import mlx_dtype
-from pytensor_rope.rotate import Rotate, check_batch, check_pairs, check_sequence
+from pytensor_rope.rotate import Rotate, check_angles, check_batch, check_pairs, check_sequence
 
 
 @mlx_funcify.register(Rotate)
@@ -21,6 +21,7 @@ def _(op: Rotate, **kwargs: Any) -> Callable[..., Any]:
         check_sequence(x.shape[-2], cos.shape[-2])
         check_batch(x.shape[:-2], cos.shape[:-2])
         check_pairs(d, x.shape[-1])
+        check_angles(d, cos.shape, sin.shape)
         pairs = mx.unflatten(x[..., :d], -1, (2, d // 2) if of_pair == -2 else (d // 2, 2)).astype(dtype)
         cos, sin = cos.astype(dtype), sin.astype(dtype)
         turned = pairs * mx.expand_dims(cos, of_pair) + _swapped(pairs, of_pair) * mx.stack(

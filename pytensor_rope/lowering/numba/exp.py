@@ -7,10 +7,10 @@ import numpy as np
 from pytensor.link.numba.dispatch.basic import numba_njit
 
 # Reordered, the reduction of the argument would lose what it keeps.
-_IN_ORDER = {"contract", "nsz"}
+_FASTMATH = {"contract", "nsz"}
 
 
-@numba_njit(fastmath=_IN_ORDER)
+@numba_njit(fastmath=_FASTMATH)
 def _exp_float32(x: Any) -> Any:
     smallest, shift = np.float32(-87), np.float32(1.5 * 2**23)  # Adding the shift rounds to an integer.
     bounded = max(x, smallest)
@@ -30,7 +30,7 @@ def _exp_float32(x: Any) -> Any:
     return np.float32(0) if x < smallest else series * power
 
 
-@numba_njit(fastmath=_IN_ORDER)
+@numba_njit(fastmath=_FASTMATH)
 def _exp_float64(x: Any) -> Any:
     smallest, shift = -708.0, 1.5 * 2.0**52
     bounded = max(x, smallest)

@@ -18,14 +18,16 @@ def _write_tokens(op: WriteTokensKernel, **kwargs: Any) -> Lowered:
         seq = new.shape[2]
         if new.shape != (batch, n_head, seq, head_dim) or source.shape != (batch, slots):
             raise ValueError("the chunk, the cache and where its tokens go don't fit together")
+        for b in range(batch):
+            for slot in range(slots):
+                if source[b, slot] >= seq:
+                    raise ValueError("source names a token that is not in the chunk")
         out = rows if in_place else rows.copy()
         for b in range(batch):
             for slot in range(slots):
                 token = source[b, slot]
                 if token < 0:
                     continue
-                if token >= seq:
-                    raise ValueError("source names a token that is not in the chunk")
                 for head in range(n_head):
                     for dim in range(head_dim):
                         out[b, head, slot, dim] = new[b, head, token, dim]
