@@ -54,7 +54,8 @@ def decode_many(
         highest = logits.max()
         chosen = pt.argmax((logits - highest) / temperature + noise).astype("int32")
         new = [*after.keys, *after.values, after.length]
-        return [chosen.reshape((1, 1)), reads & ~ends[chosen], *new, highest, reads.astype("int32")]
+        goes_on = reads & ~ends[chosen] & pt.lt(abs(highest), np.inf)  # NaN isn't below it either
+        return [chosen.reshape((1, 1)), goes_on, *new, highest, reads.astype("int32")]
 
     tokens, _, *arrays, highest, reads = scan(
         step,

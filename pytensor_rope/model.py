@@ -187,7 +187,9 @@ class Model:
         if (weights := self._weights) is not None:
             return weights
         parameters = next(iter(self._decoders.values())).parameters
-        return {name: np.asarray(weight.get_value(borrow=True)) for name, weight in parameters.items()}
+        return {
+            name: np.ascontiguousarray(weight.get_value(borrow=True)) for name, weight in parameters.items()
+        }
 
 
 def load_model(path_or_name: str | os.PathLike[str], dtype: str = "float32") -> Model:

@@ -550,22 +550,22 @@ class Stream:
         stop: frozenset[int],
         at_once: int,
     ) -> Iterator[int]:
-        tokens = [sampler(self.prefill(ids)[0])]
-        written = 1
-        yield from tokens
-        while tokens[-1] not in stop and (max_tokens is None or written < max_tokens):
+        token, written = sampler(self.prefill(ids)[0]), 1
+        yield token
+        while token not in stop and (max_tokens is None or written < max_tokens):
+            most = at_once if max_tokens is None else min(at_once, max_tokens - written)
             if at_once == 1:
-                tokens = [sampler(self.step(tokens[-1])[0])]
+                tokens: Iterable[int] = [sampler(self.step(token)[0])]
             else:
-                most = at_once if max_tokens is None else min(at_once, max_tokens - written)
-                tokens = self._decode(tokens[-1], most, sampler, stop, at_once)
-            written += len(tokens)
-            yield from tokens
+                tokens = self._decode(token, most, sampler, stop, at_once)
+            for token in tokens:
+                written += 1
+                yield token
 
     def _decode(
         self, token: int, most: int, sampler: Sampler, stop: frozenset[int], at_once: int
-    ) -> list[int]:
-        """Read a token and those that follow it, as far as one that ends the text; return these."""
+    ) -> Iterator[int]:
+        """Read a token and those that follow it, as far as one that ends the text; yield these."""
         self._rows.check_room(np.ones(1, "int64"))
         vocab_size = self.decoder.config.vocab_size
         ends = np.zeros(vocab_size, "bool")
@@ -582,9 +582,9 @@ class Stream:
             ends,
         )
         self._rows.advance(n_read[None].astype("int64"))
-        check_highest(highest[:n_read].max())
-        chosen: list[int] = tokens[:n_read].tolist()
-        return chosen
+        for chosen, best in zip(tokens[:n_read].tolist(), highest[:n_read].tolist(), strict=True):
+            check_highest(best)
+            yield chosen
 
     def _read(
         self, ids: npt.NDArray[np.int32], counts: npt.NDArray[np.int32]

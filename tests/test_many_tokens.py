@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 from conftest import on_all_backends
-from small_decoder import CONFIG, decoder_for
+from small_decoder import CONFIG, decoder_for, weights
 
 from pytensor_rope import Decoder, SinkCache, Stream
 
@@ -65,15 +65,23 @@ def test_what_allows_no_more_decodes_one_at_a_time(backend, options):
     assert not any(name.startswith("decode") for name in stream._own_state.functions)
 
 
-def test_logits_that_are_no_numbers_are_refused():
-    decoder = Decoder(config=CONFIG, seed=0)
-    stream = Stream(decoder, SinkCache(sinks=2, window=6), backend="jax")
-    tokens = stream.generate(PROMPT, None, at_once=4)
-    next(tokens)
-    head = decoder.parameters["embedding" if CONFIG.tied else "head"]
-    head.set_value(np.full(head.type.shape, np.nan, "float32"))
-    with pytest.raises(ValueError, match="logits must be finite"):
-        next(tokens)
+def test_logits_that_are_no_numbers_end_a_text_where_they_come():
+    tokens, _ = written("jax")
+    bad = next(token for i, token in enumerate(tokens) if i > 1 and token not in tokens[:i])
+    spoiled = dict(weights())
+    spoiled["embedding"] = np.where(
+        np.arange(CONFIG.vocab_size)[:, None] == bad, np.nan, weights()["embedding"]
+    )
+    spoiled["embedding"] = spoiled["embedding"].astype("float32")
+    ends = []
+    for at_once in (1, 5):
+        stream = Stream(Decoder(config=CONFIG, weights=spoiled), SinkCache(sinks=2, window=6), backend="jax")
+        text = stream.generate(PROMPT, None, at_once=at_once)
+        until = [next(text) for _ in range(tokens.index(bad) + 1)]
+        with pytest.raises(ValueError, match="logits must be finite"):
+            next(text)
+        ends.append((until, stream.position))
+    assert ends[0] == ends[1] == (tokens[: tokens.index(bad) + 1], len(PROMPT) + tokens.index(bad) + 1)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 from pytensor.graph.basic import Apply
 
 from pytensor_rope.activations import SiLU, TanhGELU
-from pytensor_rope.base import computation_dtype
+from pytensor_rope.base import FLOAT_DTYPES, computation_dtype
 from pytensor_rope.lowering.c.kernel import Kernel, register
 
 
@@ -36,6 +36,8 @@ class ActivationKernel(Kernel):
 
 
 def _lower(op: SiLU | TanhGELU, node: Apply[Any]) -> list[Any] | None:
+    if node.inputs[0].type.dtype not in FLOAT_DTYPES:
+        return None
     return ActivationKernel(type(op).__name__).make_node(*node.inputs).outputs
 
 

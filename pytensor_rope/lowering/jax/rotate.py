@@ -20,6 +20,8 @@ def _(op: Rotate, **kwargs: Any) -> Callable[[Any, Any, Any], Any]:
         check_batch(x.shape[:-2], cos.shape[:-2])
         check_pairs(d, head_dim)
         check_angles(d, cos.shape, sin.shape)
+        if d == 0:
+            return x
         dtype = computation_dtype(str(x.dtype))
         # The pairs' dimensions are start, start + stride and so on.
         starts, stride = ((0, d // 2), 1) if op.pairing == "half" else ((0, 1), 2)

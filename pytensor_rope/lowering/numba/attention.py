@@ -129,7 +129,7 @@ def _sink_attention(op: SinkAttention, **kwargs: Any) -> Lowered:
             or slot_positions.shape != (batch, slots)
         ):
             raise ValueError("queries, keys, values and their positions don't fit together")
-        scale = dtype(1 / np.sqrt(head_dim)) if fixed_scale is None else dtype(fixed_scale)
+        scale = dtype(1 / np.sqrt(max(head_dim, 1))) if fixed_scale is None else dtype(fixed_scale)
         queries, sink_queries = rows_scaled(q, n_kv_head, scale), rows_scaled(q_sink, n_kv_head, scale)
         keys, values = np.ascontiguousarray(keys), np.ascontiguousarray(values)
         k, v = np.ascontiguousarray(k), np.ascontiguousarray(v)
