@@ -37,7 +37,7 @@ def facts() -> dict[str, Any]:
         "blas": _blas(),
         "compiler": _first_line(str(config.cxx), "--version"),
         "threads": {name: os.environ[name] for name in THREADS if name in os.environ},
-        "load_average": [round(load, 2) for load in psutil.getloadavg()],
+        "others_percent": psutil.cpu_percent(interval=1.0),  # while this process sleeps
     }
 
 
@@ -51,13 +51,13 @@ def describe(found: dict[str, Any]) -> str:
         f"memory {found['memory_GB']} GB; {found['system']}\n"
         f"Python {found['python']}, {packages}\n"
         f"BLAS and its threads: {blas}; {threads or 'no thread variables set'}; {found['compiler']}\n"
-        f"load average at the start: {found['load_average'][0]}"
+        f"processors in use by others at the start: {found['others_percent']:.0f} %"
     )
 
 
 def is_busy(found: dict[str, Any]) -> bool:
     """Return whether something else was running when the facts were found."""
-    return bool(found["load_average"][0] > 0.5 * found["cores"])
+    return bool(found["others_percent"] > 15)
 
 
 def name() -> str:

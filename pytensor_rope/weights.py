@@ -64,12 +64,14 @@ def join_projections(weights: dict[str, np.ndarray], config: DecoderConfig) -> N
     """
     Put "query", "key" and "value" of each layer side by side, as "query_key_value", and "gate" and "up".
 
-    It is done in place, a layer at a time, so that no more than one layer is there twice.
+    It is done in place, a layer at a time, so that no more than one layer is there twice. What is not whole
+    stays as it is, for :func:`check_weights` to refuse.
     """
     for i in range(config.n_layer):
         for name, parts in _joined_parts(layer_shapes(config)).items():
-            arrays = [weights.pop(f"layers.{i}.{part}") for part in parts]
-            weights[f"layers.{i}.{name}"] = np.concatenate(arrays, axis=-1)
+            names = [f"layers.{i}.{part}" for part in parts]
+            if weights.keys() >= set(names):
+                weights[f"layers.{i}.{name}"] = np.concatenate([weights.pop(part) for part in names], axis=-1)
 
 
 def separate_projections(weights: Mapping[str, np.ndarray], config: DecoderConfig) -> dict[str, np.ndarray]:

@@ -274,13 +274,13 @@ def test_tables_go_where_a_page_marks_them(tmp_path):
     assert page.read_text() == written
 
 
-@pytest.mark.parametrize(("load", "warned"), [(0.1, False), (7.0, True)])
-def test_results_of_a_busy_machine_say_so(load, warned, capsys):
+@pytest.mark.parametrize(("percent", "warned"), [(3.0, False), (70.0, True)])
+def test_results_of_a_busy_machine_say_so(percent, warned, capsys):
     from benchmarks import machine
     from benchmarks.report import Report
     from benchmarks.tables import table
 
-    found = machine.facts() | {"cores": 2, "load_average": [load] * 3}
+    found = machine.facts() | {"others_percent": percent}
     report = Report("ops", machine=found)
     report.start()
     content = {"reports": {"ops": {"machine": found, "command": "", "date": "", "rows": []}}}
