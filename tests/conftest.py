@@ -1,5 +1,7 @@
 """Options and helpers of the whole suite: above all, the backends that a test runs on."""
 
+import gc
+import sys
 from importlib.util import find_spec
 
 import numpy as np
@@ -28,6 +30,15 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     chosen_backends(config)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _memory_given_back():
+    """Let go of what the tests of a file have left: models in cycles, and arrays that MLX would use again."""
+    yield
+    gc.collect()
+    if "mlx.core" in sys.modules:
+        sys.modules["mlx.core"].clear_cache()
 
 
 # What takes longest to compile comes first, so that no process is left with it at the end.
