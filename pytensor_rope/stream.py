@@ -21,7 +21,7 @@ from pytensor_rope.stream_files import load_stream, save_stream
 from pytensor_rope.stream_state import StreamState, compiled_once
 
 # Tokens read at once, at most.
-_CHUNK = {"c": 256, "numba": 256, "jax": 128, "mlx": 16}
+_CHUNK = {"c": 512, "numba": 512, "jax": 128, "mlx": 16}
 # What compiles anew for each length reads chunks of one length, the last one padded.
 _PADDED = ("jax", "mlx")
 # Each token decoded in one call has a number drawn for each of the vocabulary.
