@@ -39,7 +39,7 @@ def decoder_shardings(decoder: Decoder, mesh: Any, *, model: str = "model") -> d
 
     Joined projections, those of a loaded :class:`Model`, are split by their columns too, but XLA then has to
     send parts of what they give around. Better give :class:`Decoder` the weights of
-    :func:`pytensor_rope.checkpoints.load_checkpoint`, which are apart.
+    ``pytensor_rope.checkpoints.load_checkpoint``, which are apart.
 
     Parameters
     ----------
