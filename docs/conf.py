@@ -25,7 +25,7 @@ nitpick_ignore_regex = [
     ("py:class", r"pytensor_rope\.checkpoints\.base\.Checkpoint"),
 ]
 
-myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_enable_extensions = ["deflist", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 
 autosummary_generate = True

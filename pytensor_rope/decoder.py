@@ -67,7 +67,7 @@ class Decoder(Layer):
         layer i "layers.{i}." with "attention_norm", "query", "key", "value", "output",
         "feed_forward_norm", "gate", "up" and "down"; "final_norm"; and, unless tied, "head"
         ``(hidden_size, vocab_size)``. :func:`pytensor_rope.weights.weight_shapes` lists what other
-        configurations have. :func:`pytensor_rope.weights.join_projections` puts those of one input side by
+        configurations have. ``pytensor_rope.weights.join_projections`` puts those of one input side by
         side, which is faster. They are not copied. Default is random normal weights of standard deviation
         0.02, norms that scale by 1 and biases of 0.
     seed : int, optional
