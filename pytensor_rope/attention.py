@@ -57,7 +57,7 @@ class SinkAttention(LayerOp):
         values, key_positions = [v], [positions]
         if cache:
             keys, cached_values, slot_positions = cache
-            check_cache(k.type.shape, keys.type.shape, cached_values.type.shape)
+            _check_cache(k.type.shape, keys.type.shape, cached_values.type.shape)
             scores.insert(0, self._cache_scores(queries, sink_queries, keys.astype(dtype)))
             values.insert(0, cached_values)
             key_positions.insert(0, slot_positions)
@@ -129,7 +129,7 @@ def sink_attention(
     return cast(Tensor, op(q, q_sink, k, v, positions, *cache))
 
 
-def check_cache(of_chunk: Shape, *of_cache: Shape) -> None:
+def _check_cache(of_chunk: Shape, *of_cache: Shape) -> None:
     """Refuse a cache of other rows, heads or sizes than the chunk's, which might broadcast."""
     for shape in of_cache:
         for axis in (0, 1, 3):

@@ -88,9 +88,7 @@ class Sampler:
         """Return what the next ``n`` draws add to logits over the temperature, ``(n, vocab_size)``."""
         if self._temperature == 0:
             return np.zeros((n, vocab_size))
-        # Not 0, whose noise would be -inf: a token that is kept can be chosen.
-        uniform = np.maximum(self._generator.random((n, vocab_size)), np.finfo(np.float64).tiny)
-        return -np.log(-np.log(uniform))
+        return _gumbel(self._generator.random((n, vocab_size)))
 
     def __call__(self, logits: npt.ArrayLike) -> int:
         """
@@ -114,7 +112,9 @@ class Sampler:
         if self._temperature == 0:
             return int(scores.argmax())
         scores = self._kept_scores(scores)
-        return int(np.argmax(scores + self.noise(1, scores.size)[0]))
+        uniform = self._generator.random(scores.size)
+        kept = np.flatnonzero(scores > -np.inf)
+        return int(kept[np.argmax(scores[kept] + _gumbel(uniform[kept]))])
 
     def probabilities(self, logits: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """
@@ -150,6 +150,12 @@ class Sampler:
         if self._top_p is not None:
             scores = _only(scores, _nucleus(_softmax(scores), self._top_p))
         return scores
+
+
+def _gumbel(uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return Gumbel noise made of uniform numbers from 0 to 1; 0 counts as the smallest number above it."""
+    noise: npt.NDArray[np.float64] = -np.log(-np.log(np.maximum(uniform, np.finfo(np.float64).tiny)))
+    return noise
 
 
 def _most_probable(scores: npt.NDArray[np.float64], k: int) -> npt.NDArray[np.intp]:

@@ -550,6 +550,8 @@ class Stream:
         stop: frozenset[int],
         at_once: int,
     ) -> Iterator[int]:
+        ends = np.zeros(self.decoder.config.vocab_size, "bool")
+        ends[list(stop)] = True
         token, written = sampler(self.prefill(ids)[0]), 1
         yield token
         while token not in stop and (max_tokens is None or written < max_tokens):
@@ -557,19 +559,16 @@ class Stream:
             if at_once == 1:
                 tokens: Iterable[int] = [sampler(self.step(token)[0])]
             else:
-                tokens = self._decode(token, most, sampler, stop, at_once)
+                tokens = self._decode(token, most, sampler, ends, at_once)
             for token in tokens:
                 written += 1
                 yield token
 
     def _decode(
-        self, token: int, most: int, sampler: Sampler, stop: frozenset[int], at_once: int
+        self, token: int, most: int, sampler: Sampler, ends: npt.NDArray[np.bool_], at_once: int
     ) -> Iterator[int]:
         """Read a token and those that follow it, as far as one that ends the text; yield these."""
         self._rows.check_room(np.ones(1, "int64"))
-        vocab_size = self.decoder.config.vocab_size
-        ends = np.zeros(vocab_size, "bool")
-        ends[list(stop)] = True
         decode = self._own_state.compiled(
             f"decode_{at_once}",
             lambda: decode_many(self.decoder, self._state, self.cache, at_once, self.backend),
@@ -578,7 +577,7 @@ class Stream:
             np.array([[token]], "int32"),
             np.array(min(most, MOST_TOKENS - self.position), "int32"),
             np.array(sampler.temperature),
-            sampler.noise(at_once, vocab_size),
+            sampler.noise(at_once, ends.size),
             ends,
         )
         self._rows.advance(n_read[None].astype("int64"))
