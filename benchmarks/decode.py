@@ -91,7 +91,7 @@ def run(
     }
     memory = memory_readers(n_bytes)
     subjects |= {("numpy", f"{READING}{n} thread{'s' * (n > 1)}"): reader for n, reader in memory.items()}
-    spreads = take_turns(subjects, rounds=rounds, calls=tokens, budget=60, value=fmean)
+    spreads = take_turns(subjects, rounds=rounds, calls=tokens, settle=4, budget=60, value=fmean)
     report.add(rows_of(spreads, n_bytes, has_goals=dtype == "float32"))
 
 

@@ -18,6 +18,9 @@ from pytensor.tensor.type import TensorType
 
 BACKENDS = ("c", "numba", "jax", "mlx")
 
+# Included by the mode for C, so that graphs compiled by others keep their own products.
+MATRIX_PRODUCTS = "rope_matrix_products"
+
 
 def function(
     inputs: Sequence[Any],
@@ -204,11 +207,11 @@ class _Device:
         self._dtypes = dtypes
 
     def mode(self) -> Mode:
-        # Nothing here gains from BLAS calls in generated C: matrix products go to NumPy's own BLAS.
+        # Nothing here gains from BLAS calls in generated C: what isn't ours goes to NumPy's own BLAS.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _ = config.blas__ldflags
-        mode: Mode = get_mode("CVM").excluding("BlasOpt")
+        mode: Mode = get_mode("CVM").excluding("BlasOpt").including(MATRIX_PRODUCTS)
         # A fused loop that touches float16 would run in Python, element by element.
         return mode.excluding("fusion") if "float16" in self._dtypes else mode
 

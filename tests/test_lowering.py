@@ -1,5 +1,6 @@
 """Each lowering against the generic graph of the op that it stands in for."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -374,6 +375,108 @@ def test_gradients_in_float16_take_half_products():
     assert "Dot" not in names
 
 
+# Products of other matrices, in functions of ours
+
+
+@cache
+def product(dtype):
+    compiled = function(*_product(dtype), backend="c").compiled
+    assert [type(node.op).__name__ for node in kernels(compiled)] == ["ProductKernel"]
+    return compiled
+
+
+def _product(dtype):
+    a, b = (pt.tensor(dtype=dtype, shape=(None, None)) for _ in range(2))
+    return [a, b], a @ b
+
+
+@pytest.mark.parametrize("m", [1, 2])
+@pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 3), (3, 1), (33, 77), (300, 4500), (0, 3), (3, 0)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_in_each_layout(dtype, k, n, m):
+    a, b = normal(m, k, dtype=dtype), normal(k, n, dtype=dtype)
+    apart = np.repeat(np.repeat(b, 2, axis=1), 3, axis=0)
+    for left in (a, np.repeat(a, 2, axis=1)[:, ::2]):
+        for right in (b, np.asfortranarray(b), apart[::3, ::2], b[:, ::-1], b[::-1], apart[:, ::2][::3]):
+            out = product(dtype)(left, right)
+            wide = left.astype("float64") @ right.astype("float64")
+            assert out.dtype == dtype
+            assert out.shape == (m, n)
+            atol = TOLERANCE[dtype] * np.abs(wide).max(initial=0)
+            np.testing.assert_allclose(out, wide, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("m", [1, 2])
+def test_products_refuse_shapes_that_do_not_fit(m):
+    with pytest.raises(ValueError, match="as many columns"):
+        product("float32")(normal(m, 4), normal(5, 6))
+
+
+def test_what_is_not_finite_stays_so_in_a_product():
+    a, b = (
+        np.array([[np.inf, 1, 0]], dtype="float32"),
+        np.array([[1, 0], [1, 2], [np.nan, 3]], dtype="float32"),
+    )
+    for right in (b, np.asfortranarray(b)):
+        np.testing.assert_array_equal(product("float32")(a, right), [[np.nan, np.nan]])
+
+
+def test_other_modes_keep_their_products():
+    compiled = pytensor.function(*_product("float32"), mode="CVM")
+    assert not kernels(compiled)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_product_is_the_same_on_any_number_of_threads(dtype, monkeypatch):
+    compiled = half_product(2) if dtype == "float16" else product(dtype)
+    a, b = normal(1, 700, dtype=dtype), normal(700, 1300, dtype=dtype)
+    for right in (b, np.asfortranarray(b)):
+        check_threads(compiled, [a, right], monkeypatch)
+
+
+def check_threads(compiled, arrays, monkeypatch):
+    results = []
+    for threads in ("1", "2", "7"):
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+        results += [np.array(compiled(*arrays)) for _ in range(3)]
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+FORK = """
+import os, signal
+import numpy as np
+import pytensor.tensor as pt
+from pytensor_rope import function
+
+a, b = pt.fmatrix(), pt.fmatrix()
+multiply = function([a, b], a @ b, backend="c")
+x = np.random.default_rng(0).normal(size=(1, 700)).astype("float32")
+w = np.random.default_rng(1).normal(size=(700, 1300)).astype("float32")
+wanted = multiply(x, w)
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        os._exit(0 if all(np.array_equal(multiply(x, w), wanted) for _ in range(100)) else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, status
+    assert np.array_equal(multiply(x, w), wanted)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_of_fork_has_threads_of_its_own():
+    run = subprocess.run(
+        [sys.executable, "-c", FORK],
+        env=os.environ | {"OMP_NUM_THREADS": "3"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+
+
 # Attention
 
 
@@ -433,6 +536,17 @@ def test_heads_and_chunks_of_other_sizes(dtype, n_head, n_kv_head, seq, head_dim
     sizes = {"n_head": n_head, "n_kv_head": n_kv_head, "seq": seq, "head_dim": head_dim}
     arrays = attention_inputs(**sizes, lengths=[150], sinks=2, ring=131, dtype=dtype)
     check("c", SinkAttention(sinks=2, window=131, scale=None, softcap=None), *arrays)
+
+
+@pytest.mark.parametrize(("n_head", "seq"), [(2, 1), (6, 1), (2, 7)])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_long_cache_is_attended_to_in_parts(dtype, n_head, seq, monkeypatch):
+    sizes = {"n_head": n_head, "n_kv_head": 2, "seq": seq, "head_dim": 40}
+    arrays = attention_inputs(**sizes, lengths=[1, 300, 900], sinks=3, ring=700, dtype=dtype)
+    op = SinkAttention(sinks=3, window=650, scale=None, softcap=None)
+    check("c", op, *arrays)
+    compiled = pytensor.function(inputs := variables(arrays), op(*inputs), mode="CVM")
+    check_threads(compiled, arrays, monkeypatch)
 
 
 @pytest.mark.parametrize("sizes", [{"seq": 1, "lengths": []}, {"seq": 0, "lengths": [3, 5]}])

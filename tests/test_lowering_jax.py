@@ -114,6 +114,12 @@ def test_attention_of_other_sizes(sizes, window):
     check(SinkAttention(sinks=2, window=window, scale=None, softcap=None), *arrays)
 
 
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 16, 17, 31, 32, 33, 90])
+def test_a_chunk_attends_to_as_much_of_the_cache_as_is_full(length):
+    arrays = attention_inputs(**GROUPED, seq=3, lengths=[0, length], sinks=2, ring=30)
+    check(SinkAttention(sinks=2, window=30, scale=None, softcap=None), *arrays)
+
+
 def test_scores_far_apart_neither_overflow_nor_vanish():
     arrays = attention_inputs(**GROUPED, seq=3, lengths=[90], sinks=1, ring=80)
     arrays[0] *= 1e3

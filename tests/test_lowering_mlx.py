@@ -241,6 +241,37 @@ def test_a_product_is_shared_from_any_thread(shared_among_threads):
     np.testing.assert_array_equal(*results)
 
 
+def test_attention_shared_among_threads(shared_among_threads):
+    check(sink_op(), *attention_inputs())
+
+
+# Entries of an axis
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_an_entry_is_read_and_written_where_its_index_says(axis):
+    x, y = pt.tensor3(dtype="float32"), pt.matrix(dtype="float32")
+    i, number = pt.iscalar(), pt.fscalar()
+    at = x[(slice(None),) * axis + (i,)]
+    outputs = [at, at.set(y), at.set(number), at.inc(y)]
+    entries = function([x, y, i, number], outputs, backend="mlx")
+    reference = pytensor.function([x, y, i, number], outputs, mode="FAST_COMPILE")
+    array = normal(3, 4, 5)
+    new = np.delete(array, 0, axis).sum(axis)
+    for index in (0, 2, -1, -3):
+        for got, wanted in zip(entries(array, new, index, 7), reference(array, new, index, 7), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_an_index_that_is_known_is_not_looked_up():
+    x = pt.matrix(dtype="float32")
+    array = normal(3, 4)
+    got = function([x], [x[:, 1], x[-1].set(0), x[1:, 2]], backend="mlx")(array)
+    zeroed = np.concatenate([array[:-1], np.zeros((1, 4), dtype="float32")])
+    for out, wanted in zip(got, [array[:, 1], zeroed, array[1:, 2]], strict=True):
+        np.testing.assert_array_equal(out, wanted)
+
+
 def strides(variable):
     return memoryview(variable.get_value(borrow=True)).strides
 

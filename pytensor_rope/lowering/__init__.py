@@ -21,6 +21,7 @@ _REGISTRATIONS = {
     "pytensor_rope.activations": "pytensor_rope.lowering.c.activations",
     "pytensor_rope.angles": "pytensor_rope.lowering.c.angles",
     "pytensor_rope.attention": "pytensor_rope.lowering.c.attention",
+    "pytensor_rope.backends": "pytensor_rope.lowering.c.product",
     "pytensor_rope.base": "pytensor_rope.lowering.c.half_product",
     "pytensor_rope.norm": "pytensor_rope.lowering.c.norm",
     "pytensor_rope.rotate": "pytensor_rope.lowering.c.rotate",

@@ -6,6 +6,9 @@
 
 static const npy_intp TILE = 64;
 
+// Bytes that keys and values are fetched ahead.
+static const npy_intp AHEAD = 4096;
+
 // Keys of one key/value head that lie in one piece, their values, and their positions.
 template <typename X> struct Run {
     const X *keys, *values;
@@ -27,9 +30,12 @@ template <typename X, typename T, int LANES> class Block {
     static constexpr T HIDDEN = std::numeric_limits<T>::lowest();
     static constexpr T LOWEST = HIDDEN / 2;
 
+    // Few queries are multiplied with each key one by one, more of them in the lanes of a vector.
+    static constexpr bool ONE_BY_ONE = LANES <= 4;
+
     const npy_intp head_dim;
     const T softcap; // 0 caps nothing.
-    std::vector<T> queries, sink_queries;  // (head_dim, LANES)
+    std::vector<T> queries, sink_queries;  // (LANES, head_dim) one by one, else (head_dim, LANES)
     std::vector<T> attended;               // (LANES, head_dim)
     std::vector<T> scores;                 // (TILE, LANES)
     std::vector<T> key_scratch, value_scratch;
@@ -47,9 +53,9 @@ template <typename X, typename T, int LANES> class Block {
     }
 
     void score_for(const std::vector<T> &queries, const T *keys, npy_intp count, T *scores) const {
-        if (LANES == 1) {
+        if (ONE_BY_ONE) {
             for (npy_intp key = 0; key < count; key++)
-                scores[key] = dot(keys + key * head_dim, queries.data(), head_dim);
+                multiply_each<LANES, AHEAD>(keys + key * head_dim, queries.data(), head_dim, scores + key * LANES);
             return;
         }
         std::fill(scores, scores + count * LANES, (T)0);
@@ -138,9 +144,10 @@ template <typename X, typename T, int LANES> class Block {
             highest[lane] = LOWEST;
             total[lane] = 0;
             for (npy_intp dim = 0; dim < head_dim; dim++) {
-                const npy_intp at = (first_row + lane) * head_dim + dim;
-                queries[dim * LANES + lane] = used ? (T)load(q[at]) * scale : 0;
-                sink_queries[dim * LANES + lane] = used ? (T)load(q_sink[at]) * scale : 0;
+                const npy_intp from = (first_row + lane) * head_dim + dim;
+                const npy_intp to = ONE_BY_ONE ? lane * head_dim + dim : dim * LANES + lane;
+                queries[to] = used ? (T)load(q[from]) * scale : 0;
+                sink_queries[to] = used ? (T)load(q_sink[from]) * scale : 0;
             }
         }
     }
@@ -158,9 +165,31 @@ template <typename X, typename T, int LANES> class Block {
             hide(positions, count, sinks, raised);
             scale_down(raised);
             exponentiate(count);
-            multiply(scores.data(), (npy_intp)1, (npy_intp)LANES,
+            multiply<AHEAD>(scores.data(), (npy_intp)1, (npy_intp)LANES,
                      as_computed(run.values + start * head_dim, count * head_dim, value_scratch), head_dim,
                      attended.data(), head_dim, (npy_intp)LANES, count, head_dim);
+        }
+    }
+
+    // What another block needs to go on from this one: of each query the highest score, the total, the sum.
+    npy_intp saved_size() const { return LANES * (head_dim + 2); }
+
+    void save(T *saved) const {
+        std::copy(highest, highest + LANES, saved);
+        std::copy(total, total + LANES, saved + LANES);
+        std::copy(attended.begin(), attended.end(), saved + 2 * LANES);
+    }
+
+    void take_in(const T *saved) {
+        T raised[LANES];
+        for (int lane = 0; lane < LANES; lane++)
+            raised[lane] = std::max(highest[lane], saved[lane]);
+        scale_down(raised);
+        for (int lane = 0; lane < LANES; lane++) {
+            const T factor = exp_below_0(saved[lane] - highest[lane]);
+            total[lane] += factor * saved[LANES + lane];
+            for (npy_intp dim = 0; dim < head_dim; dim++)
+                attended[lane * head_dim + dim] += factor * saved[2 * LANES + lane * head_dim + dim];
         }
     }
 
@@ -180,33 +209,105 @@ template <typename X> struct Problem {
     npy_intp batch, n_head, n_kv_head, seq, head_dim, slots;
     npy_int64 sinks, window;
     double scale, softcap;
+
+    npy_intp rows() const { return n_head / n_kv_head * seq; } // Queries of one key/value head.
+
+    // The numbers it takes to attend with all queries to all keys.
+    double operations() const { return 4.0 * batch * n_head * seq * head_dim * (slots + seq); }
 };
 
-// Attends with one block of queries of one head.
-template <typename X, typename T, int LANES>
-static void attend_with(Block<X, T, LANES> &block, const Problem<X> &p, npy_intp head, npy_intp row, X *out) {
-    const npy_intp n_row = p.n_head / p.n_kv_head * p.seq; // Queries of one key/value head.
-    const npy_intp b = head / p.n_kv_head, chunk = head * p.seq * p.head_dim,
-                   cached = head * p.slots * p.head_dim, queries = head * n_row * p.head_dim;
-    const npy_int32 *positions = p.positions + b * p.seq;
-    const Run<X> cache = {p.keys + cached, p.values + cached, p.slot_positions + b * p.slots, p.slots, p.sinks};
+// What a block does with the queries, keys and values of one head, counted over all batches.
+template <typename X, typename T, int LANES> struct Head {
+    Block<X, T, LANES> &block;
+    const Problem<X> &p;
+    const npy_intp head, batch;
+
+    Head(Block<X, T, LANES> &block, const Problem<X> &p, npy_intp head)
+        : block(block), p(p), head(head), batch(head / p.n_kv_head) {}
+
+    void start(npy_intp row) {
+        const npy_intp queries = head * p.rows() * p.head_dim;
+        block.start(p.q + queries, p.q_sink + queries, used(row), row, p.positions + batch * p.seq, p.seq,
+                    p.window, (T)p.scale);
+    }
+
+    void attend_to_slots(npy_intp first, npy_intp count) {
+        const npy_intp from = (head * p.slots + first) * p.head_dim;
+        block.attend({p.keys + from, p.values + from, p.slot_positions + batch * p.slots + first, count,
+                      (npy_intp)p.sinks - first},
+                     p.sinks);
+    }
+
     // A single token sees of its chunk only itself, at distance 0 either way.
-    const Run<X> own = {p.k + chunk, p.v + chunk, positions, p.seq, p.seq > 1 ? p.sinks : 0};
-    const npy_intp used = n_row - row < LANES ? n_row - row : LANES;
-    block.start(p.q + queries, p.q_sink + queries, used, row, positions, p.seq, p.window, (T)p.scale);
-    block.attend(cache, p.sinks);
-    block.attend(own, p.sinks);
-    block.finish(out + queries + row * p.head_dim, used);
-}
+    void attend_to_chunk() {
+        const npy_intp from = head * p.seq * p.head_dim;
+        block.attend({p.k + from, p.v + from, p.positions + batch * p.seq, p.seq,
+                      p.seq > 1 ? (npy_intp)p.sinks : 0},
+                     p.sinks);
+    }
+
+    void finish(npy_intp row, X *out) const {
+        block.finish(out + (head * p.rows() + row) * p.head_dim, used(row));
+    }
+
+    npy_intp used(npy_intp row) const { return std::min(p.rows() - row, (npy_intp)LANES); }
+};
 
 template <typename X, typename T, int LANES> static bool attend_in_blocks(const Problem<X> &p, X *out) {
-    const npy_intp n_row = p.n_head / p.n_kv_head * p.seq, n_block = (n_row + LANES - 1) / LANES;
-    const double operations = 4.0 * p.batch * p.n_head * p.seq * p.head_dim * (p.slots + p.seq);
-    return share(p.batch * p.n_kv_head * n_block, operations, [&](auto take, npy_intp n) {
+    const npy_intp n_block = (p.rows() + LANES - 1) / LANES;
+    return share(p.batch * p.n_kv_head * n_block, p.operations(), [&](auto take, npy_intp n) {
         Block<X, T, LANES> block(p.head_dim, (T)p.softcap);
-        for (npy_intp at = take(); at < n; at = take())
-            attend_with(block, p, at / n_block, at % n_block * LANES, out);
+        for (npy_intp at = take(); at < n; at = take()) {
+            const npy_intp row = at % n_block * LANES;
+            Head<X, T, LANES> head(block, p, at / n_block);
+            head.start(row);
+            head.attend_to_slots(0, p.slots);
+            head.attend_to_chunk();
+            head.finish(row, out);
+        }
     });
+}
+
+// Slots that are attended to in one piece.
+static const npy_intp PART = 4 * TILE;
+
+// The same for queries that fit into one block of each head: what there is to share are the slots.
+template <typename X, typename T, int LANES> static bool attend_in_parts(const Problem<X> &p, X *out) {
+    const npy_intp n_head = p.batch * p.n_kv_head, n_part = std::max(p.slots / PART, (npy_intp)1);
+    Block<X, T, LANES> whole(p.head_dim, (T)p.softcap);
+    std::vector<T> saved(n_head * n_part * whole.saved_size());
+    const bool done = share(n_head * n_part, p.operations(), [&](auto take, npy_intp n) {
+        Block<X, T, LANES> block(p.head_dim, (T)p.softcap);
+        for (npy_intp at = take(); at < n; at = take()) {
+            const npy_intp part = at % n_part, first = part * PART;
+            const bool is_last = part == n_part - 1;
+            Head<X, T, LANES> head(block, p, at / n_part);
+            head.start(0);
+            head.attend_to_slots(first, is_last ? p.slots - first : PART);
+            if (is_last)
+                head.attend_to_chunk();
+            block.save(saved.data() + at * block.saved_size());
+        }
+    });
+    for (npy_intp at = 0; at < n_head; at++) {
+        Head<X, T, LANES> head(whole, p, at);
+        head.start(0);
+        for (npy_intp part = 0; part < n_part; part++)
+            whole.take_in(saved.data() + (at * n_part + part) * whole.saved_size());
+        head.finish(0, out);
+    }
+    return done;
+}
+
+template <typename X, typename T> static bool attend(const Problem<X> &p, X *out) {
+    try {
+        return p.rows() == 1   ? attend_in_parts<X, T, 1>(p, out)
+               : p.rows() <= 4 ? attend_in_parts<X, T, 4>(p, out)
+               : p.rows() <= 8 ? attend_in_parts<X, T, 8>(p, out)
+                               : attend_in_blocks<X, T, 32>(p, out);
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
 }
 
 static bool has_shape(PyArrayObject *array, npy_intp a, npy_intp b, npy_intp c, npy_intp d) {
@@ -275,14 +376,10 @@ static int sink_attention(PyArrayObject *q, PyArrayObject *q_sink, PyArrayObject
     p.scale = scaled ? scale : 1 / std::sqrt((double)p.head_dim);
     if (PyArray_SIZE(q) == 0)
         return 0;
-    const npy_intp n_row = p.n_head / p.n_kv_head * p.seq;
-    const bool done = n_row == 1   ? attend_in_blocks<X, T, 1>(p, attended)
-                      : n_row <= 4 ? attend_in_blocks<X, T, 4>(p, attended)
-                      : n_row <= 8 ? attend_in_blocks<X, T, 8>(p, attended)
-                                   : attend_in_blocks<X, T, 32>(p, attended);
-    if (!done)
-        PyErr_NoMemory();
-    return done ? 0 : -1;
+    if (attend<X, T>(p, attended))
+        return 0;
+    PyErr_NoMemory();
+    return -1;
 }
 
 template <typename X, typename T>

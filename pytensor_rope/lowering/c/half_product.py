@@ -13,7 +13,7 @@ class HalfProductKernel(Kernel):
     """The product of two matrices, or of two stacks of them, one by one; sums are in float32."""
 
     __props__ = ()
-    headers = ("parallel.h", "multiply.h", "half_product.h")
+    headers = ("parallel.h", "multiply.h", "row_product.h", "half_product.h")
     function = "half_product"
 
     @override

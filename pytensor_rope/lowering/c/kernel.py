@@ -78,17 +78,18 @@ class Kernel(COp):
 
 
 def register(
-    op_type: type[Op], lower: Callable[[Any, Apply[Any]], list[Any] | None], linker: str = "c"
+    op_type: type[Op],
+    lower: Callable[[Any, Apply[Any]], list[Any] | None],
+    tags: Sequence[str] = ("fast_run", "cxx_only"),
 ) -> None:
-    """Have a linker replace ops of ``op_type`` by what ``lower`` returns for op and node, if anything."""
+    """Have modes of some tags replace ops of ``op_type`` by what ``lower`` returns for one, if anything."""
 
     @node_rewriter([op_type])
     def lower_node(fgraph: Any, node: Apply[Any]) -> Any:
         return lower(node.op, node)
 
     # Just before fusion, which runs at 49: all that rewrites whole ops has been done by then.
-    tags = {"c": ("fast_run", "cxx_only"), "numba": ("numba",)}[linker]
-    name = f"lower_{op_type.__name__}_in_{linker}"
+    name = f"lower_{op_type.__name__}_for_{tags[0]}"
     optdb.register(name, dfs_rewriter(lower_node), *tags, position=48.9)
 
 

@@ -63,7 +63,7 @@ def _write_in_place(fgraph: Any, node: Apply[Any]) -> Any:
 
 register(WriteTokens, _lower)
 # Numba's own registrations come too late for the first graph that is compiled for it.
-register(WriteTokens, _lower, linker="numba")
+register(WriteTokens, _lower, tags=("numba",))
 # With PyTensor's own indexed writes, after which no other rewrite takes a cache for itself.
 optdb.register(
     "write_tokens_in_place",

@@ -11,18 +11,38 @@ from pytensor.link.jax.dispatch.basic import jax_funcify
 from pytensor_rope.attention import HIDDEN, SinkAttention, check_shapes
 from pytensor_rope.base import computation_dtype, pinned
 
+# A chunk attends to no more slots than the smallest of these parts of the cache in which all tokens are.
+_PARTS = (0, 1 / 4, 1 / 2, 1)
+
 
 @jax_funcify.register(SinkAttention)
 def _(op: SinkAttention, **kwargs: Any) -> Callable[..., Any]:
     def attend(q: Any, q_sink: Any, k: Any, v: Any, positions: Any, *cache: Any) -> Any:
+        check_shapes(*(x.shape for x in (q, q_sink, k, v, positions, *cache)))
+        if q.size == 0:
+            return q
+        chunk = (q, q_sink, k, v, positions)
+        if not cache or q.shape[2] == 1:
+            return attend_to(*chunk, *cache)
+        keys, values, slot_positions = cache
+        slots = keys.shape[2]
+        ends = np.unique([int(np.ceil(part * slots)) for part in _PARTS]).astype("int32")
+        used = jnp.where(slot_positions >= 0, np.arange(1, slots + 1, dtype="int32"), np.int32(0)).max()
+
+        def of_part(end: int) -> Callable[..., Any]:
+            return lambda chunk, keys, values, slot_positions: attend_to(
+                *chunk, keys[:, :, :end], values[:, :, :end], slot_positions[:, :end]
+            )
+
+        parts = [of_part(int(end)) for end in ends]
+        return jax.lax.switch((used > ends).sum(dtype="int32"), parts, chunk, keys, values, slot_positions)
+
+    def attend_to(q: Any, q_sink: Any, k: Any, v: Any, positions: Any, *cache: Any) -> Any:
         """
         Attend as the op's inner graph does, but to the cache and to the chunk without joining the two.
 
         Copies of what is read would take longer than all that is computed from it.
         """
-        check_shapes(*(x.shape for x in (q, q_sink, k, v, positions, *cache)))
-        if q.size == 0:
-            return q
         batch, n_head, seq, head_dim = q.shape
         n_kv_head = k.shape[1]
         group = n_head // n_kv_head

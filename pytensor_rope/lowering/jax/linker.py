@@ -30,7 +30,9 @@ class DonatingJAXLinker(JAXLinker):
         updates = getattr(self.fgraph, "update_mapping", None) or {}
         if self.scalar_shape_inputs or not updates:
             return cast(Callable[..., Any], super().jit_compile(fn))
-        return cast(Callable[..., Any], jax.jit(fn, donate_argnums=sorted(set(updates.values()))))
+        donated = sorted(set(updates.values()))
+        options = {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else None
+        return cast(Callable[..., Any], jax.jit(fn, donate_argnums=donated, compiler_options=options))
 
 
 @node_rewriter([CAReduce])

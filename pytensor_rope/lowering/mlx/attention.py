@@ -11,6 +11,7 @@ from pytensor.link.mlx.dispatch.basic import mlx_funcify
 from pytensor_rope.attention import HIDDEN, SinkAttention, check_shapes
 from pytensor_rope.base import computation_dtype
 from pytensor_rope.lowering.mlx.generic import mlx_dtype, on_cpu
+from pytensor_rope.lowering.mlx.products import product, product_by_columns
 
 
 @mlx_funcify.register(SinkAttention)
@@ -65,7 +66,7 @@ def _scale(op: SinkAttention, head_dim: int) -> float:
 
 def _cache_scores(op: SinkAttention, queries: Any, sink_queries: Any, keys: Any) -> list[Any]:
     """Score the cached keys, whose first slots are the sinks."""
-    scores = queries @ keys.swapaxes(-1, -2)
+    scores = product_by_columns(queries, keys.swapaxes(-1, -2))
     if not op.sinks:
         return [scores]
     sink_scores = sink_queries @ keys[:, :, : op.sinks].swapaxes(-1, -2)
@@ -107,4 +108,4 @@ def _weighted_sum(weights: Any, values: list[Any]) -> Any:
         return weights @ values[0]
     cached, chunk = values
     slots = cached.shape[2]
-    return weights[..., :slots] @ cached + weights[..., slots:] @ chunk
+    return product(weights[..., :slots], cached) + weights[..., slots:] @ chunk

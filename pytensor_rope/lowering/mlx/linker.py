@@ -1,11 +1,14 @@
 """The MLX linker, with weights held once and products shared between threads."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 from pytensor.compile.mode import Mode, get_mode
+from pytensor.link.mlx.dispatch.basic import mlx_funcify
 from pytensor.link.mlx.linker import MLXLinker
 
-from pytensor_rope.lowering.mlx.products import convert
+from pytensor_rope.lowering.mlx.entries import convert_entry
+from pytensor_rope.lowering.mlx.products import is_shared, product
 from pytensor_rope.lowering.storages import without_values
 
 
@@ -20,6 +23,17 @@ class LeanMLXLinker(MLXLinker):
             return super().fgraph_convert(
                 fgraph, input_storage, storage_map, conversion_func=convert, **kwargs
             )
+
+
+def convert(op: Any, node: Any = None, **kwargs: Any) -> Callable[..., Any]:
+    """Convert an op for MLX as PyTensor does, all but what we have a faster form of."""
+    if node is not None:
+        if is_shared(op, node):
+            return product
+        entry = convert_entry(op, node)
+        if entry is not None:
+            return entry
+    return cast(Callable[..., Any], mlx_funcify(op, node=node, **kwargs))
 
 
 def mlx_mode() -> Mode:

@@ -1,46 +1,56 @@
 """Products of matrices on MLX, shared between threads where it computes on a CPU."""
 
 import os
-from collections.abc import Callable
 from threading import local
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.link.mlx.dispatch.basic import mlx_funcify
 from pytensor.tensor.math import Dot
 
 from pytensor_rope.lowering.mlx.generic import on_cpu
 from pytensor_rope.lowering.transposed import transposed_matrix
 
-# Products with fewer weights are done before another thread has woken up.
+# Products of fewer numbers are done before another thread has woken up.
 _LEAST_SHARED = 2**18
 
 _of_thread = local()
 
 
-def convert(op: Any, node: Any = None, **kwargs: Any) -> Callable[..., Any]:
-    """Convert an op for MLX as PyTensor does, but share products with weights."""
-    if isinstance(op, Dot) and node is not None and _has_contiguous_rows(node.inputs[1]):
-        return _shared_product
-    return cast(Callable[..., Any], mlx_funcify(op, node=node, **kwargs))
-
-
-def _has_contiguous_rows(y: Any) -> bool:
-    """Return whether the rows of ``y`` lie one after another in memory, as those of weights do."""
+def is_shared(op: Any, node: Any) -> bool:
+    """Return whether an op is a product with weights, whose rows lie one after another in memory."""
+    if not isinstance(op, Dot):
+        return False
+    y = node.inputs[1]
     return y.owner is None or isinstance(transposed_matrix(y), SharedVariable)
 
 
-def _shared_product(x: Any, y: Any) -> Any:
-    """Return ``x @ y``, half of it from another thread where that pays."""
-    # The halves of a product in float16 would be rounded before they are added.
-    shares = x.ndim == y.ndim == 2 and y.size >= _LEAST_SHARED and mx.float16 not in (x.dtype, y.dtype)
-    if not shares or not on_cpu() or _n_core() < 2:
+def product(x: Any, y: Any) -> Any:
+    """Return ``x @ y``, the half of what is summed from another thread where that pays."""
+    if not _shares(x, y):
         return mx.matmul(x, y)
-    half = y.shape[0] // 2
+    half = y.shape[-2] // 2
     with mx.stream(_second_stream()):
-        other = mx.matmul(x[:, half:], y[half:])
-    return mx.matmul(x[:, :half], y[:half]) + other
+        other = mx.matmul(x[..., half:], y[..., half:, :])
+    return mx.matmul(x[..., :half], y[..., :half, :]) + other
+
+
+def product_by_columns(x: Any, y: Any) -> Any:
+    """Return ``x @ y``, the half of its columns from another thread where that pays."""
+    if not _shares(x, y):
+        return mx.matmul(x, y)
+    half = y.shape[-1] // 2
+    with mx.stream(_second_stream()):
+        other = mx.matmul(x, y[..., half:])
+    return mx.concatenate([mx.matmul(x, y[..., :half]), other], axis=-1)
+
+
+def _shares(x: Any, y: Any) -> bool:
+    """Return whether it pays to share a product, whose stacks of matrices are of the same shape."""
+    n = y.size if y.ndim == 2 else y.size * x.shape[-2]
+    # The halves of a product in float16 would be rounded before they are added.
+    fits = x.ndim == y.ndim and n >= _LEAST_SHARED and mx.float16 not in (x.dtype, y.dtype)
+    return fits and on_cpu() and _n_core() > 1
 
 
 def _n_core() -> int:

@@ -8,10 +8,14 @@ from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_and_
 from pytensor_rope.attention import SinkAttention
 from pytensor_rope.base import computation_dtype
 from pytensor_rope.lowering.numba.exp import exp_below_0
+from pytensor_rope.lowering.numba.fetch import fetch_ahead
 from pytensor_rope.lowering.numba.kernel import Lowered, cache_key
 
 # Queries scored at once, at most: few enough that they see much the same keys, and scores stay in the cache.
 _BLOCK = 128
+
+# Queries that are multiplied here rather than by BLAS, at most.
+_FEW = 8
 
 _LAST = np.int32(2**31 - 1)
 
@@ -29,6 +33,7 @@ def _sink_attention(op: SinkAttention, **kwargs: Any) -> Lowered:
     sinks = op.sinks
     window = 2**31 if op.window is None else op.window
     fixed_scale = op.scale
+    line = 64 // dtype().itemsize  # Numbers that memory gives at once.
     has_softcap, softcap = op.softcap is not None, dtype(op.softcap or 1)
 
     # Loops where NumPy would take slices: assigning to a slice makes Numba compile for seconds.
@@ -54,9 +59,49 @@ def _sink_attention(op: SinkAttention, **kwargs: Any) -> Lowered:
                 return key + 1
         return 0
 
+    # BLAS copies keys and values before it multiplies, which for few queries takes longer than to do so here.
+    @numba_njit(fastmath={"contract", "nsz", "reassoc"})
+    def dot(queries: Any, row: Any, keys: Any, key: Any) -> Any:
+        total = dtype(0)
+        for dim in range(keys.shape[1]):
+            total += queries[row, dim] * keys[key, dim]
+        return total
+
     @numba_njit
-    def product(a: Any, b: Any) -> Any:
-        return np.dot(a, b)
+    def scored(queries: Any, keys: Any) -> Any:
+        if queries.shape[0] > _FEW:
+            return np.dot(queries, keys.T)
+        scores = np.empty((queries.shape[0], keys.shape[0]), dtype=dtype)
+        for key in range(keys.shape[0]):
+            for dim in range(0, keys.shape[1], line):
+                fetch_ahead(keys, key, dim)
+            for row in range(queries.shape[0]):
+                scores[row, key] = dot(queries, row, keys, key)
+        return scores
+
+    @numba_njit
+    def weighted(weights: Any, values: Any) -> Any:
+        n, head_dim = values.shape
+        if weights.shape[0] > _FEW:
+            return np.dot(weights, values)
+        sums = np.zeros((weights.shape[0], head_dim), dtype=dtype)
+        in_fours = n // 4 * 4
+        for key in range(0, in_fours, 4):
+            for dim in range(0, 4 * head_dim, line):
+                fetch_ahead(values, key, dim)
+            for row in range(weights.shape[0]):
+                for dim in range(head_dim):
+                    sums[row, dim] += (
+                        weights[row, key] * values[key, dim]
+                        + weights[row, key + 1] * values[key + 1, dim]
+                        + weights[row, key + 2] * values[key + 2, dim]
+                        + weights[row, key + 3] * values[key + 3, dim]
+                    )
+        for key in range(in_fours, n):
+            for row in range(weights.shape[0]):
+                for dim in range(head_dim):
+                    sums[row, dim] += weights[row, key] * values[key, dim]
+        return sums
 
     @numba_njit
     def score_sinks(scores: Any, sink_queries: Any, keys: Any, key_positions: Any) -> Any:
@@ -184,7 +229,7 @@ def _sink_attention(op: SinkAttention, **kwargs: Any) -> Lowered:
     ) -> None:
         """Attend with the rows from ``start`` on; what a row sees nothing of is 0."""
         seq = positions.shape[0]
-        cached, chunk = product(queries, keys.T), product(queries, k.T)
+        cached, chunk = scored(queries, keys), scored(queries, k)
         score_sinks(cached, sink_queries, keys, slot_positions)
         # A single token sees of its chunk only itself, at distance 0 either way.
         if seq > 1:
@@ -202,7 +247,7 @@ def _sink_attention(op: SinkAttention, **kwargs: Any) -> Lowered:
                 top = dtype(0)
             total = exponentiate(cached, row, top) + exponentiate(chunk, row, top)
             factors[row] = dtype(0) if sees_nothing else dtype(1) / total
-        from_cache, from_chunk = product(cached, values), product(chunk, v)
+        from_cache, from_chunk = weighted(cached, values), weighted(chunk, v)
         for row in range(factors.size):
             for dim in range(out.shape[1]):
                 attended = from_cache[row, dim] + from_chunk[row, dim]

@@ -7,7 +7,7 @@ from typing import Any
 from pytensor.link.numba.dispatch.basic import numba_njit
 
 # Part of every cache key: raise it whenever a kernel changes.
-_VERSION = 8
+_VERSION = 9
 
 type Lowered = tuple[Callable[..., Any], str | None]
 
