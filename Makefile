@@ -41,8 +41,8 @@ demo: $(VENV)/.demo ## A small language model answers, then writes past its wind
 
 test: lint types suite ## Ruff, mypy --strict, and the whole suite on the four backends
 
-# Two test processes share the cores: two threads of matrix products in each would only wait for one another.
-PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --backend $(BACKEND)
+# Two test processes share the cores: two threads in each would only wait for one another.
+PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --backend $(BACKEND)
 
 suite: $(VENV)/.dev ## The whole suite alone
 	@echo "==> pytest, backends: $(BACKEND)"

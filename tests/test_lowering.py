@@ -17,7 +17,7 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import applys_between
 from pytensor.link.numba.dispatch.basic import numba_funcify_and_cache_key
 
-from pytensor_rope import frequencies, function
+from pytensor_rope import frequencies, function, rms_norm, rotary_embedding
 from pytensor_rope.activations import SiLU, TanhGELU
 from pytensor_rope.angles import Angles
 from pytensor_rope.attention import SinkAttention
@@ -328,7 +328,8 @@ def test_half_products_on_processors_without_float16():
             np.testing.assert_allclose(compiled(left, right), half_product(2)(left, right), rtol=2**-10)
 
 
-def test_half_products_on_several_threads():
+def test_half_products_on_several_threads(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
     a, b = normal(600, 130, dtype="float16"), normal(130, 1100, dtype="float16")
     check_half_product(a, b)
     check_half_product(a, np.asfortranarray(b))
@@ -438,27 +439,41 @@ def check_threads(compiled, arrays, monkeypatch):
     results = []
     for threads in ("1", "2", "7"):
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
-        results += [np.array(compiled(*arrays)) for _ in range(3)]
+        results += [[np.array(out) for out in compiled(*arrays)] for _ in range(3)]
     for result in results[1:]:
-        np.testing.assert_array_equal(result, results[0])
+        for out, first in zip(result, results[0], strict=True):
+            np.testing.assert_array_equal(out, first)
 
 
 FORK = """
-import os, signal
+import os, signal, warnings
 import numpy as np
 import pytensor.tensor as pt
-from pytensor_rope import function
+from pytensor_rope import function, rms_norm
+
+warnings.simplefilter("error", DeprecationWarning)  # Forking a process of several threads warns.
+
+def n_thread():
+    return len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else None
 
 a, b = pt.fmatrix(), pt.fmatrix()
 multiply = function([a, b], a @ b, backend="c")
+normalize = function([a], rms_norm(a), backend="c")
 x = np.random.default_rng(0).normal(size=(1, 700)).astype("float32")
 w = np.random.default_rng(1).normal(size=(700, 1300)).astype("float32")
+multiply(x[:, :1], w[:1])
+before = n_thread()
 wanted = multiply(x, w)
+assert before is None or n_thread() == before + 2
+assert normalize(w).shape == w.shape
+assert before is None or n_thread() == before + 2  # The kernels share them.
 for _ in range(3):
     child = os.fork()
     if child == 0:
         signal.alarm(30)
-        os._exit(0 if all(np.array_equal(multiply(x, w), wanted) for _ in range(100)) else 1)
+        before = n_thread()
+        same = all(np.array_equal(multiply(x, w), wanted) for _ in range(100))
+        os._exit(0 if same and (before is None or n_thread() == before + 2) else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0, status
     assert np.array_equal(multiply(x, w), wanted)
@@ -466,7 +481,7 @@ for _ in range(3):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_of_fork_has_threads_of_its_own():
+def test_kernels_share_threads_and_a_child_of_fork_has_its_own():
     run = subprocess.run(
         [sys.executable, "-c", FORK],
         env=os.environ | {"OMP_NUM_THREADS": "3"},
@@ -545,8 +560,22 @@ def test_a_long_cache_is_attended_to_in_parts(dtype, n_head, seq, monkeypatch):
     arrays = attention_inputs(**sizes, lengths=[1, 300, 900], sinks=3, ring=700, dtype=dtype)
     op = SinkAttention(sinks=3, window=650, scale=None, softcap=None)
     check("c", op, *arrays)
-    compiled = pytensor.function(inputs := variables(arrays), op(*inputs), mode="CVM")
+    compiled = pytensor.function(inputs := variables(arrays), [op(*inputs)], mode="CVM")
     check_threads(compiled, arrays, monkeypatch)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_layers_are_the_same_on_any_number_of_threads(dtype, monkeypatch):
+    x, weight, positions = normal(2, 300, 6, 50, dtype=dtype), normal(50, dtype=dtype), np.arange(600)
+    inputs = variables([x, weight, positions])
+    turned = inputs[0].transpose(0, 2, 1, 3)
+    outputs = [
+        rotary_embedding(turned, inputs[2].reshape((2, 300))),
+        rotary_embedding(turned, inputs[2][:300], rotary_dim=8),
+        rms_norm(turned),
+        rms_norm(turned, inputs[1]),
+    ]
+    check_threads(pytensor.function(inputs, outputs, mode="CVM"), [x, weight, positions], monkeypatch)
 
 
 @pytest.mark.parametrize("sizes", [{"seq": 1, "lengths": []}, {"seq": 0, "lengths": [3, 5]}])

@@ -114,10 +114,22 @@ def test_attention_of_other_sizes(sizes, window):
     check(SinkAttention(sinks=2, window=window, scale=None, softcap=None), *arrays)
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 16, 17, 31, 32, 33, 90])
-def test_a_chunk_attends_to_as_much_of_the_cache_as_is_full(length):
+@pytest.mark.parametrize("seq", [1, 3])
+def test_a_cache_without_slots_shows_nothing(seq):
+    arrays = attention_inputs(**GROUPED, seq=seq, lengths=[0], sinks=0, ring=0)
+    check(SinkAttention(sinks=0, window=None, scale=None, softcap=None), *arrays)
+
+
+@pytest.mark.parametrize(
+    ("length", "part"), [(0, 0), (1, 8), (8, 8), (9, 16), (16, 16), (17, 32), (32, 32), (33, 32), (90, 32)]
+)
+def test_a_chunk_reads_the_part_of_the_cache_that_is_full(length, part):
     arrays = attention_inputs(**GROUPED, seq=3, lengths=[0, length], sinks=2, ring=30)
-    check(SinkAttention(sinks=2, window=30, scale=None, softcap=None), *arrays)
+    op = SinkAttention(sinks=2, window=30, scale=None, softcap=None)
+    check(op, *arrays)
+    for cached in arrays[5:7]:
+        cached[:, :, part:] = np.nan
+    assert np.isfinite(run(op, *arrays)).all()
 
 
 def test_scores_far_apart_neither_overflow_nor_vanish():

@@ -241,19 +241,25 @@ def test_a_product_is_shared_from_any_thread(shared_among_threads):
     np.testing.assert_array_equal(*results)
 
 
-def test_attention_shared_among_threads(shared_among_threads):
+def test_attention_shared_among_threads(shared_among_threads, monkeypatch):
+    asked = []
+    stream = products._second_stream
+    monkeypatch.setattr(products, "_second_stream", lambda: asked.append(1) or stream())
     check(sink_op(), *attention_inputs())
+    assert asked
 
 
 # Entries of an axis
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_an_entry_is_read_and_written_where_its_index_says(axis):
+def test_an_entry_is_read_and_written_where_its_index_says(axis, monkeypatch):
     x, y = pt.tensor3(dtype="float32"), pt.matrix(dtype="float32")
     i, number = pt.iscalar(), pt.fscalar()
     at = x[(slice(None),) * axis + (i,)]
     outputs = [at, at.set(y), at.set(number), at.inc(y)]
+    taken = []
+    monkeypatch.setattr(mx, "slice", lambda *args, slice=mx.slice: taken.append(1) or slice(*args))
     entries = function([x, y, i, number], outputs, backend="mlx")
     reference = pytensor.function([x, y, i, number], outputs, mode="FAST_COMPILE")
     array = normal(3, 4, 5)
@@ -261,6 +267,17 @@ def test_an_entry_is_read_and_written_where_its_index_says(axis):
     for index in (0, 2, -1, -3):
         for got, wanted in zip(entries(array, new, index, 7), reference(array, new, index, 7), strict=True):
             np.testing.assert_array_equal(got, wanted)
+    assert taken
+
+
+def test_an_index_out_of_range_is_the_nearest_one():
+    x, i = pt.matrix(dtype="float32"), pt.iscalar()
+    entries = function([x, i], [x[:, i], x[:, i].set(0)], backend="mlx")
+    array = normal(3, 4)
+    for outside, nearest in ((4, 3), (100, 3), (-5, 0)):
+        read, written = entries(array, outside)
+        np.testing.assert_array_equal(read, array[:, nearest])
+        np.testing.assert_array_equal(written, np.where(np.arange(4) == nearest, 0, array))
 
 
 def test_an_index_that_is_known_is_not_looked_up():

@@ -35,16 +35,19 @@ static int angles(PyArrayObject *position_ids, PyArrayObject *turns, PyArrayObje
     if (cosines == NULL || sines == NULL)
         return -1;
     const npy_intp n_position = PyArray_SIZE(position_ids);
-    for (npy_intp t = 0; t < n_position; t++) {
-        const P position = positions.data()[t];
-        const bool negative = position < 0;
-        const npy_uint64 magnitude = negative ? 0 - (npy_uint64)position : (npy_uint64)position;
-        for (npy_intp i = 0; i < n_pair; i++) {
-            T sign;
-            const T angle = folded_angle(magnitude, f.data()[i], f.data()[n_pair + i], &sign);
-            cosines[t * n_pair + i] = std::cos(angle) * sign;
-            sines[t * n_pair + i] = std::sin(angle) * (negative ? -sign : sign);
+    const double operations = 100.0 * n_position * n_pair; // A sine and a cosine each.
+    share_rows(n_position, operations, [&](npy_intp first, npy_intp end) {
+        for (npy_intp t = first; t < end; t++) {
+            const P position = positions.data()[t];
+            const bool negative = position < 0;
+            const npy_uint64 magnitude = negative ? 0 - (npy_uint64)position : (npy_uint64)position;
+            for (npy_intp i = 0; i < n_pair; i++) {
+                T sign;
+                const T angle = folded_angle(magnitude, f.data()[i], f.data()[n_pair + i], &sign);
+                cosines[t * n_pair + i] = std::cos(angle) * sign;
+                sines[t * n_pair + i] = std::sin(angle) * (negative ? -sign : sign);
+            }
         }
-    }
+    });
     return 0;
 }

@@ -15,7 +15,7 @@ class AnglesKernel(Kernel):
     """Cosines and sines of integer positions; the second input holds the frequencies in turns."""
 
     __props__ = ("dtype",)
-    headers = ("angles.h",)
+    headers = ("parallel.h", "angles.h")
     function = "angles"
 
     def __init__(self, dtype: str) -> None:

@@ -6,8 +6,9 @@
 
 static const npy_intp TILE = 64;
 
-// Bytes that keys and values are fetched ahead.
-static const npy_intp AHEAD = 4096;
+// Bytes that keys and values are fetched ahead: a page, where the processor stops to look ahead on its own. What is
+// widened has been read by then.
+static const int PAGE = 4096;
 
 // Keys of one key/value head that lie in one piece, their values, and their positions.
 template <typename X> struct Run {
@@ -32,6 +33,7 @@ template <typename X, typename T, int LANES> class Block {
 
     // Few queries are multiplied with each key one by one, more of them in the lanes of a vector.
     static constexpr bool ONE_BY_ONE = LANES <= 4;
+    static constexpr int AHEAD = sizeof(X) == sizeof(T) ? PAGE : 0;
 
     const npy_intp head_dim;
     const T softcap; // 0 caps nothing.
@@ -166,8 +168,8 @@ template <typename X, typename T, int LANES> class Block {
             scale_down(raised);
             exponentiate(count);
             multiply<AHEAD>(scores.data(), (npy_intp)1, (npy_intp)LANES,
-                     as_computed(run.values + start * head_dim, count * head_dim, value_scratch), head_dim,
-                     attended.data(), head_dim, (npy_intp)LANES, count, head_dim);
+                            as_computed(run.values + start * head_dim, count * head_dim, value_scratch),
+                            head_dim, attended.data(), head_dim, (npy_intp)LANES, count, head_dim);
         }
     }
 
@@ -212,7 +214,7 @@ template <typename X> struct Problem {
 
     npy_intp rows() const { return n_head / n_kv_head * seq; } // Queries of one key/value head.
 
-    // The numbers it takes to attend with all queries to all keys.
+    // The multiplications and additions of all queries with all keys and values.
     double operations() const { return 4.0 * batch * n_head * seq * head_dim * (slots + seq); }
 };
 

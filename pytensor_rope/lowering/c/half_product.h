@@ -17,7 +17,7 @@ static void widen_block(const Matrix<half> &m, npy_intp row, npy_intp column, np
 }
 
 // Some columns of the product of several rows and b, of which a part at a time is widened.
-static void multiply_rows(const npy_float32 *a, npy_intp n_row, const Matrix<half> &b, npy_intp column,
+static void multiply_by_rows(const npy_float32 *a, npy_intp n_row, const Matrix<half> &b, npy_intp column,
                           npy_intp columns, npy_float32 *part, npy_float32 *sums) {
     for (npy_intp k = 0; k < b.rows; k += INNER) {
         const npy_intp inner = std::min(INNER, b.rows - k);
@@ -27,8 +27,8 @@ static void multiply_rows(const npy_float32 *a, npy_intp n_row, const Matrix<hal
 }
 
 // The transpose of the same, for a b whose columns lie in one piece.
-static void multiply_columns(const npy_float32 *a_transposed, npy_intp n_row, const Matrix<half> &b, npy_intp column,
-                             npy_intp columns, npy_float32 *part, npy_float32 *sums) {
+static void multiply_by_columns(const npy_float32 *a_transposed, npy_intp n_row, const Matrix<half> &b,
+                                npy_intp column, npy_intp columns, npy_float32 *part, npy_float32 *sums) {
     for (npy_intp k = 0; k < b.rows; k += INNER) {
         const npy_intp inner = std::min(INNER, b.rows - k);
         widen_block(b.transposed(), column, k, columns, inner, part);
@@ -64,9 +64,9 @@ static bool multiply_halves(const Matrix<half> &a, const Matrix<half> &b, half *
                 const npy_intp column = at * COLUMNS, columns = std::min(COLUMNS, b.columns - column);
                 std::fill(sums.begin(), sums.end(), 0.0f);
                 if (by_columns)
-                    multiply_columns(left.data(), n_row, b, column, columns, part.data(), sums.data());
+                    multiply_by_columns(left.data(), n_row, b, column, columns, part.data(), sums.data());
                 else
-                    multiply_rows(left.data(), n_row, b, column, columns, part.data(), sums.data());
+                    multiply_by_rows(left.data(), n_row, b, column, columns, part.data(), sums.data());
                 for (npy_intp i = 0; i < n_row; i++) {
                     half *row = out + (first_row + i) * b.columns + column;
                     if (!by_columns)

@@ -82,7 +82,7 @@ def register(
     lower: Callable[[Any, Apply[Any]], list[Any] | None],
     tags: Sequence[str] = ("fast_run", "cxx_only"),
 ) -> None:
-    """Have modes of some tags replace ops of ``op_type`` by what ``lower`` returns for one, if anything."""
+    """Have modes with one of the tags replace ops of a type by what ``lower`` returns, if anything."""
 
     @node_rewriter([op_type])
     def lower_node(fgraph: Any, node: Apply[Any]) -> Any:

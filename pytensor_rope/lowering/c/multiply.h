@@ -12,13 +12,12 @@ template <typename T, int BYTES> struct vector_of {
     typedef T type __attribute__((vector_size(BYTES)));
 };
 
-// Fetches what is AHEAD bytes further on, or nothing where that is 0.
-template <int AHEAD> static inline void fetch(const void *here) { __builtin_prefetch((const char *)here + AHEAD); }
+// Fetches what is so many bytes further on, or nothing where that is 0.
+template <int FAR> static inline void fetch(const void *here) { __builtin_prefetch((const char *)here + FAR); }
 template <> inline void fetch<0>(const void *) {}
 
-// c += a @ b, where a's element (row, k) is a[row * row_stride + k * inner_stride]. b is fetched AHEAD.
-
-template <typename V, int ROWS, int COUNT, int AHEAD, typename T>
+// c += a @ b, where a's element (row, k) is a[row * row_stride + k * inner_stride]. b is fetched FAR bytes ahead.
+template <typename V, int ROWS, int COUNT, int FAR, typename T>
 static inline void multiply_block(const T *a, npy_intp row_stride, npy_intp inner_stride, const T *b,
                                   npy_intp b_stride, T *c, npy_intp c_stride, npy_intp inner) {
     const npy_intp width = sizeof(V) / sizeof(T);
@@ -32,7 +31,7 @@ static inline void multiply_block(const T *a, npy_intp row_stride, npy_intp inne
         V b_k[COUNT];
 #pragma GCC unroll 8
         for (int i = 0; i < COUNT; i++) {
-            fetch<AHEAD>(b + k * b_stride + i * width);
+            fetch<FAR>(b + k * b_stride + i * width);
             memcpy(&b_k[i], b + k * b_stride + i * width, sizeof(V));
         }
 #pragma GCC unroll 8
@@ -51,7 +50,7 @@ static inline void multiply_block(const T *a, npy_intp row_stride, npy_intp inne
 }
 
 // Multiplies as many columns as fill COUNT vectors, from `column` on, and moves `column` past them.
-template <typename V, int ROWS, int COUNT, int AHEAD, typename T>
+template <typename V, int ROWS, int COUNT, int FAR, typename T>
 static inline void multiply_columns(const T *a, npy_intp row_stride, npy_intp inner_stride, const T *b,
                                     npy_intp b_stride, T *c, npy_intp c_stride, npy_intp rows, npy_intp inner,
                                     npy_intp columns, npy_intp &column) {
@@ -59,15 +58,15 @@ static inline void multiply_columns(const T *a, npy_intp row_stride, npy_intp in
     for (; column + width <= columns; column += width) {
         npy_intp row = 0;
         for (; row + ROWS <= rows; row += ROWS)
-            multiply_block<V, ROWS, COUNT, AHEAD>(a + row * row_stride, row_stride, inner_stride, b + column, b_stride,
-                                           c + row * c_stride + column, c_stride, inner);
+            multiply_block<V, ROWS, COUNT, FAR>(a + row * row_stride, row_stride, inner_stride, b + column,
+                                                b_stride, c + row * c_stride + column, c_stride, inner);
         for (; row < rows; row++)
-            multiply_block<V, 1, COUNT, AHEAD>(a + row * row_stride, row_stride, inner_stride, b + column, b_stride,
-                                        c + row * c_stride + column, c_stride, inner);
+            multiply_block<V, 1, COUNT, FAR>(a + row * row_stride, row_stride, inner_stride, b + column, b_stride,
+                                             c + row * c_stride + column, c_stride, inner);
     }
 }
 
-template <int AHEAD = 0, typename T>
+template <int FAR = 0, typename T>
 static void multiply(const T *a, npy_intp row_stride, npy_intp inner_stride, const T *b, npy_intp b_stride,
                      T *c, npy_intp c_stride, npy_intp rows, npy_intp inner, npy_intp columns) {
     typedef typename vector_of<T, WIDE_BYTES>::type wide;
@@ -75,7 +74,7 @@ static void multiply(const T *a, npy_intp row_stride, npy_intp inner_stride, con
     typedef typename vector_of<T, 16>::type narrow;
     npy_intp column = 0;
 #define MULTIPLY(V, ROWS, COUNT)                                                                               \
-    multiply_columns<V, ROWS, COUNT, AHEAD>(a, row_stride, inner_stride, b, b_stride, c, c_stride, rows, inner,       \
+    multiply_columns<V, ROWS, COUNT, FAR>(a, row_stride, inner_stride, b, b_stride, c, c_stride, rows, inner,       \
                                      columns, column)
     MULTIPLY(wide, 4, WIDE_COUNT);
     MULTIPLY(wide, 8, 1);
@@ -132,15 +131,15 @@ template <typename T> struct summed<T, 1> {
 };
 template <typename T, typename V> static inline T sum_of(V x) { return summed<T, sizeof(V) / sizeof(T)>::of(x); }
 
-// The products of one row, which is fetched AHEAD, with each of the COUNT rows of b, of n elements each.
-template <int COUNT, int AHEAD, typename T>
+// The products of one row, which is fetched FAR bytes ahead, with each of the COUNT rows of b, of n elements each.
+template <int COUNT, int FAR, typename T>
 static inline void multiply_each(const T *row, const T *b, npy_intp n, T *products) {
     typedef typename wide_of<T>::type wide;
     const npy_intp width = sizeof(wide) / sizeof(T);
     wide sums[COUNT] = {};
     npy_intp i = 0;
     for (; i + width <= n; i += width) {
-        fetch<AHEAD>(row + i);
+        fetch<FAR>(row + i);
         const wide of_row = read_as<wide>(row + i);
 #pragma GCC unroll 8
         for (int k = 0; k < COUNT; k++)

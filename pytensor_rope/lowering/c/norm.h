@@ -56,8 +56,10 @@ static int rms_normalize(PyArrayObject *x, PyArrayObject **out, npy_float64 epsi
     if (rows.failed() || normalized == NULL)
         return -1;
     const npy_intp n = PyArray_DIM(x, PyArray_NDIM(x) - 1), n_row = count_rows(x, NULL);
-    for (npy_intp row = 0; row < n_row; row++)
-        normalize_row(rows.data() + row * n, normalized + row * n, n, (T)epsilon);
+    share_rows(n_row, 4.0 * sizeof(X) * n_row * n, [&](npy_intp row, npy_intp end) {
+        for (; row < end; row++)
+            normalize_row(rows.data() + row * n, normalized + row * n, n, (T)epsilon);
+    });
     return 0;
 }
 
@@ -74,9 +76,11 @@ static int rms_normalize(PyArrayObject *x, PyArrayObject *weight, PyArrayObject 
         return -1;
     try {
         const std::vector<T> scale = scales<X, W, T>(weights.data(), n, unit_offset);
-        for (npy_intp row = 0; row < n_row; row++)
-            normalize_row(rows.data() + row * n, scale.data(), normalized + row * n, n, (T)epsilon,
-                          unit_offset);
+        share_rows(n_row, 4.0 * sizeof(X) * n_row * n, [&](npy_intp row, npy_intp end) {
+            for (; row < end; row++)
+                normalize_row(rows.data() + row * n, scale.data(), normalized + row * n, n, (T)epsilon,
+                              unit_offset);
+        });
     } catch (const std::bad_alloc &) {
         PyErr_NoMemory();
         return -1;

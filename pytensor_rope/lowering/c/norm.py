@@ -16,7 +16,7 @@ class _NormKernel(Kernel):
     """Shared by the normalisation and its gradient: x comes before the weight, which may be missing."""
 
     params_type = ParamsType(epsilon=ps.float64, unit_offset=ps.bool)
-    headers = ("norm.h",)
+    headers = ("parallel.h", "norm.h")
     n_before_weight: int
 
     def __init__(self, epsilon: float, unit_offset: bool) -> None:

@@ -36,9 +36,7 @@ class ProductKernel(Kernel):
 
 def _lower(op: Dot, node: Apply[Any]) -> list[Any] | None:
     a, b = (x.type for x in node.inputs)
-    if a.ndim != 2 or b.ndim != 2 or a.dtype != b.dtype:
-        return None
-    if a.dtype == "float16" or a.dtype not in FLOAT_DTYPES:
+    if a.dtype != b.dtype or a.dtype == "float16" or a.dtype not in FLOAT_DTYPES:
         return None
     return ProductKernel().make_node(*node.inputs).outputs
 

@@ -48,6 +48,16 @@ class RowWalk {
         return true;
     }
 
+    // Goes on by some rows from the first.
+    void skip(npy_intp rows) {
+        for (int axis = n_axis - 1; axis >= 0 && rows > 0; axis--) {
+            index[axis] = rows % size[axis];
+            x_row += x_stride[axis] * index[axis];
+            angle_row += angle_stride[axis] * index[axis];
+            rows /= size[axis];
+        }
+    }
+
     void next() {
         for (int axis = n_axis - 1; axis >= 0; axis--) {
             x_row += x_stride[axis];
@@ -92,11 +102,14 @@ static int rotate(PyArrayObject *x, PyArrayObject *cos, PyArrayObject *sin, PyAr
         refuse("the angles must broadcast over x's leading axes");
     } else {
         const npy_intp n_row = product(PyArray_DIMS(x), ndim - 1);
-        for (npy_intp row = 0; row < n_row; row++, walk.next()) {
-            const npy_intp at = walk.angle_row * n_pair;
-            rotate_row((const X *)walk.x_row, cosines.data() + at, sines.data() + at, rotated_rows + row * d,
-                       n_pair, d, adjacent);
-        }
+        share_rows(n_row, 4.0 * sizeof(X) * n_row * d, [&](npy_intp row, npy_intp end) {
+            RowWalk of_part = walk;
+            for (of_part.skip(row); row < end; row++, of_part.next()) {
+                const npy_intp at = of_part.angle_row * n_pair;
+                rotate_row((const X *)of_part.x_row, cosines.data() + at, sines.data() + at,
+                           rotated_rows + row * d, n_pair, d, adjacent);
+            }
+        });
         status = 0;
     }
     Py_DECREF(rows);

@@ -17,7 +17,7 @@ class RotateKernel(Kernel):
 
     __props__ = ("rotary_dim", "adjacent")
     params_type = ParamsType(rotary_dim=ps.int64, adjacent=ps.bool)
-    headers = ("rotate.h",)
+    headers = ("parallel.h", "rotate.h")
     function = "rotate"
 
     def __init__(self, rotary_dim: int, adjacent: bool) -> None:

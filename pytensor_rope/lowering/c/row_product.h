@@ -20,8 +20,11 @@ template <typename X> static Matrix<X> matrix_at(PyArrayObject *array, npy_intp 
             PyArray_STRIDE(array, last - 1) / size, PyArray_STRIDE(array, last) / size};
 }
 
-// Rows that are added at once.
+// Rows that are added at once, and bytes that each is fetched ahead.
 static const npy_intp AT_ONCE = 8;
+template <typename X> static inline void fetch_row(const X *x) {
+    fetch<sizeof(typename wide_of<X>::type) < 16 ? 0 : 1024>(x);
+}
 
 // sum += factor * x, for AT_ONCE rows of x.
 template <typename X, typename T>
@@ -33,7 +36,7 @@ static inline void add_rows(const X *x, npy_intp stride, const T *factor, T *sum
         wide total = read_as<wide>(sum + j);
 #pragma GCC unroll 8
         for (npy_intp row = 0; row < AT_ONCE; row++) {
-            fetch<1024>(x + row * stride + j);
+            fetch_row(x + row * stride + j);
             total += factor[row] * read_as<wide>(x + row * stride + j);
         }
         memcpy(sum + j, &total, sizeof total);
@@ -51,7 +54,7 @@ template <typename X, typename T> static inline T dot(const X *a, const T *b, np
     for (; i + 4 * width <= n; i += 4 * width)
 #pragma GCC unroll 4
         for (npy_intp part = 0; part < 4; part++) {
-            fetch<1024>(a + i + part * width);
+            fetch_row(a + i + part * width);
             sums[part] += read_as<wide>(a + i + part * width) * read_as<wide>(b + i + part * width);
         }
     T total = sum_of<T>((sums[0] + sums[1]) + (sums[2] + sums[3]));
@@ -60,28 +63,28 @@ template <typename X, typename T> static inline T dot(const X *a, const T *b, np
     return total;
 }
 
-// `sums` becomes a @ b, where b has rows or columns. Returns false where memory ran out.
-template <typename X, typename T> static bool multiply_row(const T *a, const Matrix<X> &b, T *sums) {
-    const double operations = 2.0 * sizeof(X) * b.rows * b.columns; // As many as take the time of reading.
-    if (!b.has_rows()) {
-        const npy_intp width = 64, n_part = (b.columns + width - 1) / width;
-        return share(n_part, operations, [&](auto take, npy_intp n) {
-            for (npy_intp at = take(); at < n; at = take())
-                for (npy_intp j = at * width; j < std::min(b.columns, (at + 1) * width); j++)
-                    sums[j] = dot(b.data + j * b.column_stride, a, b.rows);
-        });
-    }
-    // Parts of the rows are summed each on its own: as many parts, and so the same sums, on any number of threads.
-    const npy_intp width = 4096, n_width = (b.columns + width - 1) / width;
-    const npy_intp height = ((b.rows + 7) / 8 + AT_ONCE - 1) / AT_ONCE * AT_ONCE;
-    const npy_intp n_height = height == 0 ? 0 : (b.rows + height - 1) / height;
-    std::vector<T> parts;
-    try {
-        parts.resize(n_height * b.columns);
-    } catch (const std::bad_alloc &) {
-        return false;
-    }
-    const bool done = share(n_height * n_width, operations, [&](auto take, npy_intp n) {
+template <typename X> static double operations_to_read(const Matrix<X> &b) {
+    return 2.0 * sizeof(X) * b.rows * b.columns; // As many as take the same time.
+}
+
+// a @ b, where b's columns lie in one piece each.
+template <typename X, typename T> static bool multiply_columns_with_row(const T *a, const Matrix<X> &b, T *sums) {
+    const npy_intp width = 64, n_part = (b.columns + width - 1) / width;
+    return share(n_part, operations_to_read(b), [&](auto take, npy_intp n) {
+        for (npy_intp at = take(); at < n; at = take())
+            for (npy_intp j = at * width; j < std::min(b.columns, (at + 1) * width); j++)
+                sums[j] = dot(b.data + j * b.column_stride, a, b.rows);
+    });
+}
+
+// a @ b, where b's rows do. Parts of the rows are summed each on its own, and then together: as many parts, and so the
+// same sums, on any number of threads.
+template <typename X, typename T> static bool multiply_rows_with_row(const T *a, const Matrix<X> &b, T *sums) {
+    const npy_intp most_parts = 8, width = 4096, n_width = (b.columns + width - 1) / width;
+    const npy_intp height = ((b.rows + most_parts - 1) / most_parts + AT_ONCE - 1) / AT_ONCE * AT_ONCE;
+    const npy_intp n_part = height == 0 ? 0 : (b.rows + height - 1) / height;
+    std::vector<T> parts(n_part * b.columns);
+    const bool done = share(n_part * n_width, operations_to_read(b), [&](auto take, npy_intp n) {
         for (npy_intp at = take(); at < n; at = take()) {
             const npy_intp part = at / n_width, column = at % n_width * width;
             const npy_intp columns = std::min(width, b.columns - column);
@@ -97,8 +100,17 @@ template <typename X, typename T> static bool multiply_row(const T *a, const Mat
         }
     });
     std::fill(sums, sums + b.columns, (T)0);
-    for (npy_intp part = 0; part < n_height; part++)
+    for (npy_intp part = 0; part < n_part; part++)
         for (npy_intp j = 0; j < b.columns; j++)
             sums[j] += parts[part * b.columns + j];
     return done;
+}
+
+// `sums` becomes a @ b, where b has rows or columns. Returns false where memory ran out.
+template <typename X, typename T> static bool multiply_row(const T *a, const Matrix<X> &b, T *sums) {
+    try {
+        return b.has_rows() ? multiply_rows_with_row(a, b, sums) : multiply_columns_with_row(a, b, sums);
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
 }

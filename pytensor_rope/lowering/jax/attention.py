@@ -11,7 +11,7 @@ from pytensor.link.jax.dispatch.basic import jax_funcify
 from pytensor_rope.attention import HIDDEN, SinkAttention, check_shapes
 from pytensor_rope.base import computation_dtype, pinned
 
-# A chunk attends to no more slots than the smallest of these parts of the cache in which all tokens are.
+# Parts of the cache that attention of a chunk is compiled for: it takes the smallest that holds all tokens.
 _PARTS = (0, 1 / 4, 1 / 2, 1)
 
 
@@ -27,7 +27,8 @@ def _(op: SinkAttention, **kwargs: Any) -> Callable[..., Any]:
         keys, values, slot_positions = cache
         slots = keys.shape[2]
         ends = np.unique([int(np.ceil(part * slots)) for part in _PARTS]).astype("int32")
-        used = jnp.where(slot_positions >= 0, np.arange(1, slots + 1, dtype="int32"), np.int32(0)).max()
+        numbers = np.arange(1, slots + 1, dtype="int32")
+        used = jnp.where(slot_positions >= 0, numbers, np.int32(0)).max(initial=0)
 
         def of_part(end: int) -> Callable[..., Any]:
             return lambda chunk, keys, values, slot_positions: attend_to(

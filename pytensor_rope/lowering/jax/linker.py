@@ -16,6 +16,9 @@ from pytensor.tensor.math import Dot
 from pytensor_rope.lowering.storages import without_values
 from pytensor_rope.lowering.transposed import transposed_matrix
 
+# XLA prefers half of that, with which a processor that has it decodes 7 % more slowly.
+_CPU_OPTIONS = {"xla_cpu_prefer_vector_width": 512}
+
 
 class DonatingJAXLinker(JAXLinker):
     """A JAX linker that lets updates of shared variables reuse the memory of their old values."""
@@ -26,12 +29,16 @@ class DonatingJAXLinker(JAXLinker):
             return super().fgraph_convert(fgraph, *args, **kwargs)
 
     def jit_compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Compile ``fn``, donating the inputs that updates replace."""
+        """
+        Compile ``fn``, donating the inputs that updates replace.
+
+        What donates is called from Python alone, as options of the compiler have to be.
+        """
         updates = getattr(self.fgraph, "update_mapping", None) or {}
         if self.scalar_shape_inputs or not updates:
             return cast(Callable[..., Any], super().jit_compile(fn))
         donated = sorted(set(updates.values()))
-        options = {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else None
+        options = _CPU_OPTIONS if jax.default_backend() == "cpu" else None
         return cast(Callable[..., Any], jax.jit(fn, donate_argnums=donated, compiler_options=options))
 
 

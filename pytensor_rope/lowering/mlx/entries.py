@@ -12,7 +12,8 @@ def convert_entry(op: Any, node: Any) -> Callable[..., Any] | None:
     """
     Return ``x[:, i]`` or ``x[:, i].set(y)``, on any axis, as one slice; None for what is none of these.
 
-    MLX's own indexing gathers and scatters, with an index for every entry of the other axes.
+    MLX's own indexing gathers and scatters, with an index for every entry of the other axes, and checks
+    none. Here one that is out of range means the nearest entry.
     """
     if not isinstance(op, Subtensor | IncSubtensor):
         return None
@@ -25,7 +26,8 @@ def convert_entry(op: Any, node: Any) -> Callable[..., Any] | None:
 
     def start(x: Any, i: Any) -> Any:
         i = mx.array(i).astype(mx.int32).reshape(1)
-        return mx.where(i < 0, i + x.shape[axis], i)
+        n = x.shape[axis]
+        return mx.clip(mx.where(i < 0, i + n, i), 0, n - 1)
 
     def read(x: Any, i: Any) -> Any:
         size = [1 if at == axis else n for at, n in enumerate(x.shape)]

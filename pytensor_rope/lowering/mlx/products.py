@@ -48,7 +48,7 @@ def product_by_columns(x: Any, y: Any) -> Any:
 def _shares(x: Any, y: Any) -> bool:
     """Return whether it pays to share a product, whose stacks of matrices are of the same shape."""
     n = y.size if y.ndim == 2 else y.size * x.shape[-2]
-    # The halves of a product in float16 would be rounded before they are added.
+    # MLX multiplies float16 on a CPU by loops of its own, and halves would be rounded before they are added.
     fits = x.ndim == y.ndim and n >= _LEAST_SHARED and mx.float16 not in (x.dtype, y.dtype)
     return fits and on_cpu() and _n_core() > 1
 
