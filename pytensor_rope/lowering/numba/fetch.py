@@ -25,6 +25,7 @@ def fetch_ahead(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
         pointer = cgutils.get_item_pointer(context, builder, array_type, struct, indices, wraparound=False)
         byte, number = ir.IntType(8), ir.IntType(32)
         ahead = builder.gep(builder.bitcast(pointer, byte.as_pointer()), [ir.Constant(number, _AHEAD)])
+        # The name of typed pointers, which newer versions of LLVM read as that of their own.
         fetch = cgutils.get_or_insert_function(
             builder.module,
             ir.FunctionType(ir.VoidType(), [byte.as_pointer(), number, number, number]),
