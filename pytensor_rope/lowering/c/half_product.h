@@ -18,7 +18,7 @@ static void widen_block(const Matrix<half> &m, npy_intp row, npy_intp column, np
 
 // Some columns of the product of several rows and b, of which a part at a time is widened.
 static void multiply_by_rows(const npy_float32 *a, npy_intp n_row, const Matrix<half> &b, npy_intp column,
-                          npy_intp columns, npy_float32 *part, npy_float32 *sums) {
+                             npy_intp columns, npy_float32 *part, npy_float32 *sums) {
     for (npy_intp k = 0; k < b.rows; k += INNER) {
         const npy_intp inner = std::min(INNER, b.rows - k);
         widen_block(b, k, column, inner, columns, part);

@@ -6,26 +6,15 @@ from pytensor.graph.basic import Apply
 from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.math import Dot
 
-from pytensor_rope.lowering.c.kernel import Kernel, register
+from pytensor_rope.lowering.c.kernel import register
+from pytensor_rope.lowering.c.matrix_product import MatrixProductKernel
 
 
-class HalfProductKernel(Kernel):
-    """The product of two matrices, or of two stacks of them, one by one; sums are in float32."""
+class HalfProductKernel(MatrixProductKernel):
+    """A product whose sums are in float32."""
 
-    __props__ = ()
     headers = ("parallel.h", "multiply.h", "row_product.h", "half_product.h")
     function = "half_product"
-
-    @override
-    def make_node(self, *inputs: Any) -> Apply[Any]:
-        a, b = inputs
-        shape = (*a.type.shape[:-1], b.type.shape[-1])
-        return Apply(self, [a, b], [a.type.clone(shape=shape)()])
-
-    @override
-    def infer_shape(self, node: Apply[Any], shapes: Any) -> list[Any]:
-        a, b = shapes
-        return [(*a[:-1], b[-1])]
 
     @override
     def perform(self, node: Apply[Any], inputs: Any, output_storage: Any, params: Any = None) -> None:

@@ -74,8 +74,8 @@ static void multiply(const T *a, npy_intp row_stride, npy_intp inner_stride, con
     typedef typename vector_of<T, 16>::type narrow;
     npy_intp column = 0;
 #define MULTIPLY(V, ROWS, COUNT)                                                                               \
-    multiply_columns<V, ROWS, COUNT, FAR>(a, row_stride, inner_stride, b, b_stride, c, c_stride, rows, inner,       \
-                                     columns, column)
+    multiply_columns<V, ROWS, COUNT, FAR>(a, row_stride, inner_stride, b, b_stride, c, c_stride, rows, inner,  \
+                                          columns, column)
     MULTIPLY(wide, 4, WIDE_COUNT);
     MULTIPLY(wide, 8, 1);
     MULTIPLY(middle, 8, 1);

@@ -7,26 +7,15 @@ from pytensor.tensor.math import Dot
 
 from pytensor_rope.backends import MATRIX_PRODUCTS
 from pytensor_rope.base import FLOAT_DTYPES
-from pytensor_rope.lowering.c.kernel import Kernel, register
+from pytensor_rope.lowering.c.kernel import register
+from pytensor_rope.lowering.c.matrix_product import MatrixProductKernel
 
 
-class ProductKernel(Kernel):
+class ProductKernel(MatrixProductKernel):
     """The product of two matrices; float16 has a kernel of its own."""
 
-    __props__ = ()
     headers = ("parallel.h", "multiply.h", "row_product.h", "product.h")
     function = "matrix_product"
-
-    @override
-    def make_node(self, *inputs: Any) -> Apply[Any]:
-        a, b = inputs
-        shape = (*a.type.shape[:-1], b.type.shape[-1])
-        return Apply(self, [a, b], [a.type.clone(shape=shape)()])
-
-    @override
-    def infer_shape(self, node: Apply[Any], shapes: Any) -> list[Any]:
-        (rows, _), (_, columns) = shapes
-        return [(rows, columns)]
 
     @override
     def perform(self, node: Apply[Any], inputs: Any, output_storage: Any, params: Any = None) -> None:

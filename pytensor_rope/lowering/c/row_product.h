@@ -20,8 +20,10 @@ template <typename X> static Matrix<X> matrix_at(PyArrayObject *array, npy_intp 
             PyArray_STRIDE(array, last - 1) / size, PyArray_STRIDE(array, last) / size};
 }
 
-// Rows that are added at once, and bytes that each is fetched ahead.
+// Rows that are added at once.
 static const npy_intp AT_ONCE = 8;
+
+// Fetches a row ahead, where a vector of it is read at once: one by one, that would take longer than it saves.
 template <typename X> static inline void fetch_row(const X *x) {
     fetch<sizeof(typename wide_of<X>::type) < 16 ? 0 : 1024>(x);
 }
